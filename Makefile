@@ -1,0 +1,45 @@
+# Two commands matter on a fresh machine: `make demo` and `make test`. Everything installs into .venv.
+PY ?= python3
+UV := $(shell command -v uv 2>/dev/null)
+BIN := .venv/bin
+ENGINES_HOME ?= $(HOME)/.cache/rollpin/engines
+export ENGINES_HOME
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check format test test-engines test-harnesses test-ui test-long lock engines clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+.venv/.stamp: requirements.lock pyproject.toml
+ifneq ($(UV),)
+	$(UV) venv -q --clear --python $(PY) .venv
+	$(UV) pip sync -q --require-hashes --python $(BIN)/python requirements.lock
+	$(UV) pip install -q --no-deps --no-build-isolation --python $(BIN)/python -e .
+else
+	$(PY) -m venv --clear .venv
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r requirements.lock
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+endif
+	touch $@
+
+setup: .venv/.stamp ## install the locked dependencies and the project into .venv
+
+check: setup ## format, lint, types and import direction, in seconds
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## rewrite the code as `make check` wants it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: setup ## every test that needs no GPU and no engine
+	$(BIN)/pytest
+
+lock: ## compile requirements.lock anew (needs uv)
+	uv pip compile -q --generate-hashes --extra dev pyproject.toml -o requirements.lock
+
+clean: ## remove what the other commands made in the checkout
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -1,0 +1,55 @@
+"""Reading a request body: bounded, and a JSON object or a clear refusal."""
+
+import json
+from typing import NoReturn
+
+from starlette.requests import Request
+
+from proxy.errors import BadAsk, BodyTooLarge
+from proxy.model import JsonObject
+
+# A client that is still sending sees our answer only once its body was taken; beyond this we hang up instead.
+MOST_DRAINED_BYTES = 1_000_000_000
+
+
+async def read_json_object(request: Request, limit: int) -> JsonObject:
+    """The body as a JSON object; raises BodyTooLarge or BadAsk."""
+    text = await read_body(request, limit)
+    if not text.strip():
+        raise BadAsk("the body is empty; a JSON object is needed", code="invalid_json")
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise BadAsk("the body is nested too deeply", code="invalid_json") from None
+    except ValueError as error:
+        raise BadAsk(f"the body is not JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise BadAsk(f"the body must be a JSON object, not {_json_type(value)}", code="invalid_json")
+    return value
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The body, at most `limit` bytes; a longer one is taken and thrown away before BodyTooLarge is raised."""
+    parts: list[bytes] = []
+    received = 0
+    async for part in request.stream():
+        received += len(part)
+        if received <= limit:
+            parts.append(part)
+        elif received > MOST_DRAINED_BYTES:
+            break
+        else:
+            parts.clear()
+    if received > limit:
+        raise BodyTooLarge(f"the body is over the limit of {limit} bytes (limits.body_bytes)")
+    return b"".join(parts)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _json_type(value: object) -> str:
+    if value is None:
+        return "null"
+    return {list: "a list", str: "a text", bool: "true or false"}.get(type(value), "a number")

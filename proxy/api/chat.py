@@ -1,0 +1,260 @@
+"""Chat completions as harnesses speak them: a body becomes an Ask, a reply becomes the body or events they expect.
+
+What a client gets is built anew from known fields: no token ids, no logprobs unless it asked, the model name it asked
+for, reasoning under one name.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from proxy.echo import tool_call_id
+from proxy.errors import BadAsk, ProxyError, openai_error
+from proxy.model import Ask, Completion, Identity, JsonObject, Plan
+from proxy.request.conversation import read_conversation
+from proxy.request.sampling import asked_max_tokens
+from proxy.request.seed import read_client_seed
+from proxy.request.volatile import settle_volatile
+from proxy.settings import Settings
+
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+# vLLM's default limit (--max-logprobs); OpenAI's too.
+MOST_TOP_LOGPROBS = 20
+USAGE_FIELDS = (
+    "prompt_tokens",
+    "completion_tokens",
+    "total_tokens",
+    "prompt_tokens_details",
+    "completion_tokens_details",
+)
+STREAM_END = b"data: [DONE]\n\n"
+
+
+def read_ask(identity: Identity, body: JsonObject, settings: Settings) -> Ask:
+    """Check a client's body and take from it what the turn needs; raises BadAsk naming the field."""
+    messages = _messages(body.get("messages"))
+    _check_media(messages, settings.media_hosts)
+    _check_one_choice(body.get("n"))
+    asked_max_tokens(body)
+    read_client_seed(body.get("seed"))
+    stream = _flag(body, "stream")
+    settled, volatile = settle_volatile(messages)
+    wants_logprobs = _flag(body, "logprobs")
+    return Ask(
+        identity=identity,
+        api="chat",
+        body=body,
+        messages=settled,
+        volatile=volatile,
+        conversation=_conversation(settled, body),
+        stream=stream,
+        include_usage=stream and _include_usage(body.get("stream_options")),
+        wants_logprobs=wants_logprobs,
+        top_logprobs=_top_logprobs(body.get("top_logprobs"), wanted=wants_logprobs),
+        requested_model=_text(body, "model"),
+        has_tools=bool(_tools(body)),
+    )
+
+
+class ChatView:
+    """One reply as one client sees it."""
+
+    media_type = "application/json"
+
+    def __init__(self, plan: Plan, reasoning_field: str) -> None:
+        self._plan = plan
+        self._reasoning_field = reasoning_field
+        self._head = {
+            "id": f"chatcmpl-{plan.request_id}",
+            "created": int(plan.started_at),
+            "model": plan.ask.requested_model or plan.engine.facts.model,
+        }
+
+    def chunks(self, event: JsonObject) -> Iterator[bytes]:
+        """The client's events for one of the engine's: one, or none where it carried nothing for clients."""
+        choices = event.get("choices") or []
+        if choices:
+            shown = self._choice(choices[0])
+            if shown["delta"] or shown["finish_reason"] or shown.get("logprobs"):
+                yield self._chunk(choices=[shown])
+        elif event.get("usage") and self._plan.ask.include_usage:
+            yield self._chunk(choices=[], usage=_usage(event["usage"]))
+
+    def stream_end(self) -> bytes:
+        """What closes a stream that came to its end."""
+        return STREAM_END
+
+    def stream_error(self, error: ProxyError) -> bytes:
+        """What closes a stream that did not."""
+        return _event(openai_error(error))
+
+    def whole(self, completion: Completion) -> bytes:
+        """The body of an unstreamed reply."""
+        choice = {
+            "index": 0,
+            "message": completion.message,
+            "logprobs": self._whole_logprobs(completion),
+            "finish_reason": completion.finish_reason,
+        }
+        body = {**self._head, "object": "chat.completion", "choices": [choice], "usage": _usage(completion.usage or {})}
+        return json.dumps(body).encode()
+
+    def _choice(self, choice: JsonObject) -> JsonObject:
+        shown: JsonObject = {
+            "index": 0,
+            "delta": dict(self._delta(choice.get("delta") or {})),
+            "finish_reason": choice.get("finish_reason"),
+        }
+        if self._plan.ask.wants_logprobs and choice.get("logprobs"):
+            shown["logprobs"] = {"content": choice["logprobs"].get("content"), "refusal": None}
+        return shown
+
+    def _delta(self, delta: JsonObject) -> Iterator[tuple[str, Any]]:
+        for name in ("role", "content", "refusal"):
+            if delta.get(name) is not None:
+                yield name, delta[name]
+        reasoning = delta.get("reasoning") or delta.get("reasoning_content")
+        if reasoning:
+            yield self._reasoning_field, reasoning
+        if pieces := delta.get("tool_calls"):
+            yield "tool_calls", [self._piece(position, piece) for position, piece in enumerate(pieces)]
+
+    def _piece(self, position: int, piece: JsonObject) -> JsonObject:
+        """One piece of a tool call, under the id that this proxy gives it."""
+        index = piece.get("index")
+        index = index if isinstance(index, int) else position
+        shown: JsonObject = {"index": index}
+        if piece.get("id"):
+            shown |= {"id": tool_call_id(self._plan, index), "type": "function"}
+        if function := piece.get("function"):
+            shown["function"] = {
+                name: function[name] for name in ("name", "arguments") if function.get(name) is not None
+            }
+        return shown
+
+    def _whole_logprobs(self, completion: Completion) -> JsonObject | None:
+        if not self._plan.ask.wants_logprobs:
+            return None
+        return {"content": list(completion.logprob_entries), "refusal": None}
+
+    def _chunk(self, **fields: Any) -> bytes:
+        return _event({**self._head, "object": "chat.completion.chunk", **fields})
+
+
+def _event(payload: JsonObject) -> bytes:
+    return b"data: " + json.dumps(payload, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _usage(usage: JsonObject) -> JsonObject:
+    return {name: usage[name] for name in USAGE_FIELDS if usage.get(name) is not None}
+
+
+def _conversation(messages: tuple[JsonObject, ...], body: JsonObject) -> Any:
+    try:
+        return read_conversation(messages, body)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadAsk(
+            f"messages or tools hold something that JSON has no form for: {error}", param="messages"
+        ) from error
+
+
+def _messages(value: object) -> list[JsonObject]:
+    if value is None:
+        raise BadAsk("messages is required", param="messages")
+    if not isinstance(value, list) or not value:
+        raise BadAsk("messages must be a list of at least one message", param="messages")
+    for index, message in enumerate(value):
+        _check_message(index, message)
+    return value
+
+
+def _check_message(index: int, message: object) -> None:
+    where = f"messages[{index}]"
+    if not isinstance(message, dict):
+        raise BadAsk(f"{where} must be an object", param=where)
+    if message.get("role") not in ROLES:
+        raise BadAsk(f"{where}.role must be one of {', '.join(sorted(ROLES))}", param=f"{where}.role")
+    content = message.get("content")
+    if content is not None and not isinstance(content, str | list):
+        raise BadAsk(f"{where}.content must be text, a list of parts or null", param=f"{where}.content")
+    if isinstance(content, list) and not all(isinstance(part, dict) for part in content):
+        raise BadAsk(f"{where}.content: every part must be an object", param=f"{where}.content")
+    _check_tool_calls(where, message.get("tool_calls"))
+
+
+def _check_tool_calls(where: str, calls: object) -> None:
+    if calls is None:
+        return
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise BadAsk(f"{where}.tool_calls must be a list of objects", param=f"{where}.tool_calls")
+    for call in calls:
+        function = call.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise BadAsk(f"{where}.tool_calls: each needs a function with a name", param=f"{where}.tool_calls")
+
+
+def _check_media(messages: list[JsonObject], allowed_hosts: tuple[str, ...]) -> None:
+    """Refuse media that the engine would fetch from elsewhere."""
+    for index, message in enumerate(messages):
+        for url in _media_urls(message.get("content")):
+            if not url.startswith("data:") and urlsplit(url).hostname not in allowed_hosts:
+                raise BadAsk(
+                    f"messages[{index}]: media must come as data: URLs, not from {url[:80]!r}",
+                    code="media_url_refused",
+                    param=f"messages[{index}].content",
+                )
+
+
+def _media_urls(content: object) -> Iterator[str]:
+    for part in content if isinstance(content, list) else ():
+        for name, value in part.items():
+            if name.endswith("_url"):
+                yield str(value.get("url")) if isinstance(value, dict) else str(value)
+
+
+def _check_one_choice(n: object) -> None:
+    if n is None or (type(n) is int and n == 1):
+        return
+    if type(n) is not int:
+        raise BadAsk("n must be an integer", param="n")
+    raise BadAsk("n must be 1: several choices in one request are not served yet", code="n_not_supported", param="n")
+
+
+def _top_logprobs(value: object, *, wanted: bool) -> int:
+    if value is None or not wanted:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOP_LOGPROBS:
+        raise BadAsk(f"top_logprobs must be an integer from 0 to {MOST_TOP_LOGPROBS}", param="top_logprobs")
+    return value
+
+
+def _tools(body: JsonObject) -> list[Any]:
+    tools = body.get("tools")
+    if tools is None:
+        return []
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise BadAsk("tools must be a list of objects", param="tools")
+    return tools
+
+
+def _include_usage(options: object) -> bool:
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise BadAsk("stream_options must be an object", param="stream_options")
+    return bool(options.get("include_usage"))
+
+
+def _flag(body: JsonObject, name: str) -> bool:
+    value = body.get(name)
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    raise BadAsk(f"{name} must be true or false, not {str(value)[:40]!r}", param=name)
+
+
+def _text(body: JsonObject, name: str) -> str | None:
+    value = body.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise BadAsk(f"{name} must be text", param=name)

@@ -1,0 +1,118 @@
+"""The data plane: the routes that harnesses see, under a rollout's own base URL and under the plain one."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from proxy import clock
+from proxy.api.body import read_json_object
+from proxy.api.chat import ChatView, read_ask
+from proxy.api.delivery import DeliveryResponse
+from proxy.errors import NotFound, RolloutClosed
+from proxy.model import Identity, JsonObject, Rollout, RolloutId
+from proxy.request.identify import Caller, authorise, identify, lane_signals, retry_count
+from proxy.settings import is_loopback
+from proxy.turn import serve_turn
+from proxy.wiring import Wiring
+
+ROLLOUT_BASE = "/rollouts/{rollout_id}/v1"
+PLAIN_BASE = "/v1"
+DEFAULT_RUN = "default"
+
+
+def data_routes() -> APIRouter:
+    """Every data route, at both bases."""
+    router = APIRouter()
+    for base in (ROLLOUT_BASE, PLAIN_BASE):
+        router.add_api_route(f"{base}/chat/completions", chat_completions, methods=["POST"])
+        router.add_api_route(f"{base}/models", list_models, methods=["GET"])
+        router.add_api_route(f"{base}/models/{{model:path}}", show_model, methods=["GET"])
+    return router
+
+
+async def chat_completions(request: Request) -> Response:
+    """One model call."""
+    wiring: Wiring = request.app.state.wiring
+    identity = await known_caller(request, wiring)
+    body = await read_json_object(request, wiring.settings.limits.body_bytes)
+    ask = read_ask(identity, body, wiring.settings)
+    running = await serve_turn(ask, wiring)
+    view = ChatView(running.plan, wiring.settings.reasoning_field)
+    return DeliveryResponse(running, view, wiring.store.deliver)
+
+
+async def list_models(request: Request) -> Response:
+    """The model of the rollout's profile; asks no engine and leaves no trace in the rollout."""
+    wiring: Wiring = request.app.state.wiring
+    identity = await known_caller(request, wiring)
+    return JSONResponse({"object": "list", "data": [_model(name) for name in _served_models(identity, wiring)]})
+
+
+async def show_model(request: Request, model: str) -> Response:
+    """Any model name is answered for, as any is accepted in calls."""
+    await known_caller(request, request.app.state.wiring)
+    return JSONResponse(_model(model))
+
+
+async def known_caller(request: Request, wiring: Wiring) -> Identity:
+    """The identity behind a request; raises WrongKey, NotFound or RolloutClosed."""
+    caller = identify(
+        request.headers, request.path_params.get("rollout_id"), trust_header=wiring.settings.trust_rollout_header
+    )
+    rollout = await wiring.store.rollout(caller.rollout_id)
+    if wiring.settings.auto_register and _is_local(request):
+        rollout = rollout or await _register(caller, wiring)
+    else:
+        if rollout is None:
+            raise NotFound(f"no rollout is named {caller.rollout_id!r}", code="unknown_rollout")
+        authorise(caller, wiring.keys)
+    check_open(rollout)
+    return Identity(
+        rollout=rollout,
+        lane_signals=lane_signals(request.headers),
+        idempotency_key=request.headers.get("idempotency-key"),
+        retry_count=retry_count(request.headers),
+    )
+
+
+def check_open(rollout: Rollout) -> None:
+    """Raise RolloutClosed unless calls are still welcome."""
+    is_over = rollout.expires_at is not None and rollout.expires_at <= clock.now()
+    state = "expired" if rollout.state == "open" and is_over else rollout.state
+    if state != "open":
+        raise RolloutClosed(f"rollout {rollout.rollout_id!r} is {state}", code=f"rollout_{state}")
+
+
+async def _register(caller: Caller, wiring: Wiring) -> Rollout:
+    """Create an unknown rollout on its first use, with defaults for everything."""
+    ttl_s, now = wiring.settings.limits.rollout_ttl_s, clock.now()
+    fresh = Rollout(
+        rollout_id=caller.rollout_id,
+        run=DEFAULT_RUN,
+        group=caller.rollout_id,
+        sample=0,
+        attempt=0,
+        profile=wiring.settings.default_profile,
+        sampling={},
+        state="open",
+        created_at=now,
+        expires_at=now + ttl_s if ttl_s else None,
+    )
+    return (await wiring.store.create_rollouts([fresh]))[0]
+
+
+def _is_local(request: Request) -> bool:
+    return request.client is not None and is_loopback(request.client.host)
+
+
+def _served_models(identity: Identity, wiring: Wiring) -> list[str]:
+    profile = wiring.profiles.of_rollout(identity.rollout)
+    if profile.model:
+        return [profile.model]
+    return [wiring.pool.choose(RolloutId(identity.rollout_id), profile).facts.model]
+
+
+def _model(name: str) -> JsonObject:
+    shown: dict[str, Any] = {"id": name, "object": "model", "created": 0, "owned_by": "rollpin"}
+    return shown

@@ -1,0 +1,231 @@
+"""The front door: both planes, start and stop, and every error as a response in the caller's own form."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import stat
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import structlog
+import uvicorn
+import uvloop
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from proxy import clock
+from proxy.api.routes import data_routes
+from proxy.control import control_routes
+from proxy.errors import NotFound, ProxyError, StoreDown, error_headers, openai_error
+from proxy.log import start_log
+from proxy.settings import Settings
+from proxy.wiring import Wiring, wire
+
+# Leases are renewed this many times within their length, so that one lost renewal is no death.
+RENEWALS_PER_LEASE = 4
+# Exit status of a start that the settings, the store or an engine forbid.
+CANNOT_START = 2
+BACKLOG = 2048
+
+log = structlog.get_logger()
+
+
+def make_app(wiring: Wiring, *, data: bool, control: bool) -> FastAPI:
+    """An application that serves one plane or both."""
+    app = FastAPI(title="Rollpin", openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.wiring = wiring
+    if control:
+        app.include_router(control_routes())
+    if data:
+        app.include_router(data_routes())
+    app.add_exception_handler(ProxyError, _tell)
+    app.add_exception_handler(HTTPException, _tell_http)
+    app.add_exception_handler(Exception, _tell_surprise)
+    return app
+
+
+async def _tell(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ProxyError)  # noqa: S101  registered for this type alone
+    return JSONResponse(openai_error(error), error.status, error_headers(error))
+
+
+async def _tell_http(request: Request, error: Exception) -> Response:
+    """Unknown routes and methods, in the API's form instead of the framework's."""
+    assert isinstance(error, HTTPException)  # noqa: S101  registered for this type alone
+    told = NotFound(f"{request.method} {request.url.path} is not served here", code="unknown_route")
+    told.status = error.status_code
+    return JSONResponse(openai_error(told), told.status, error_headers(told))
+
+
+async def _tell_surprise(request: Request, error: Exception) -> Response:
+    log.error("a request broke", path=request.url.path, exc_info=error)
+    told = ProxyError("the proxy failed in this request; its log says how")
+    return JSONResponse(openai_error(told), told.status, error_headers(told))
+
+
+class Planes:
+    """Sends what arrives on the control socket to the control plane, all else to the data plane."""
+
+    def __init__(self, data: ASGIApp, control: ASGIApp, control_address: str | int) -> None:
+        self._data = data
+        self._control = control
+        self._control_address = control_address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        server = scope.get("server") or ()
+        await (self._control if self._control_address in server else self._data)(scope, receive, send)
+
+
+@contextlib.asynccontextmanager
+async def running_parts(wiring: Wiring) -> AsyncIterator[None]:
+    """The work beside the requests, and an orderly end: every call in flight is recorded before the store closes."""
+    tasks = [
+        asyncio.create_task(wiring.pool.watch(), name="watch engines"),
+        asyncio.create_task(_keep_leases(wiring), name="keep leases"),
+    ]
+    try:
+        yield
+    finally:
+        timeouts = wiring.settings.timeouts
+        await wiring.turns.drain(timeouts.drain_s, timeouts.commit_wait_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await wiring.upstream.aclose()
+        await wiring.store.close()
+
+
+async def _keep_leases(wiring: Wiring) -> None:
+    """Renew the leases of running calls; account for those of dead processes; close rollouts whose time is over."""
+    lease_s = wiring.settings.timeouts.lease_s
+    while True:
+        await asyncio.sleep(lease_s / RENEWALS_PER_LEASE)
+        now = clock.now()
+        try:
+            await wiring.store.renew(wiring.turns.call_ids(), now + lease_s)
+            dead = await wiring.store.sweep(now)
+            expired = await wiring.store.expire_rollouts(now)
+        except StoreDown as error:
+            log.warning("leases could not be renewed", reason=error.message)
+            continue
+        if dead or expired:
+            log.info("accounts settled", dead_reservations=dead, expired_rollouts=expired)
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with signals left to us: its own handling would kill the process before the last record is written."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        yield
+
+
+def serve(settings: Settings) -> int:
+    """Run a proxy until SIGTERM or Ctrl-C; the exit status."""
+    start_log(settings.log_format, settings.log_level)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run_proxy(settings, stop_on_signals))
+
+
+async def run_proxy(settings: Settings, ready: Callable[[uvicorn.Server, Wiring], None]) -> int:
+    """Wire, listen and serve until `server.should_exit`; `ready` is called once the sockets listen."""
+    try:
+        wiring = await wire(settings)
+    except (ProxyError, ValueError, OSError) as error:
+        log.critical("cannot start", reason=str(error))
+        return CANNOT_START
+    async with running_parts(wiring):
+        refusals = _report_findings(wiring)
+        if refusals:
+            log.critical("cannot start: an engine cannot honour a profile", findings=refusals)
+            return CANNOT_START
+        try:
+            sockets, app = _listen(wiring)
+        except OSError as error:
+            log.critical("cannot start", reason=str(error))
+            return CANNOT_START
+        server = Server(_config(app, settings))
+        ready(server, wiring)
+        await server.serve(sockets=sockets)
+    return 0
+
+
+def _report_findings(wiring: Wiring) -> list[str]:
+    """Log what the profiles meet on the engines; the lines of those that keep the proxy from starting."""
+    findings = wiring.startup_findings()
+    for finding in findings:
+        log.warning("profile check", severity=finding.severity, finding=finding.line())
+    return [finding.line() for finding in findings if finding.severity == "refuse"]
+
+
+def _listen(wiring: Wiring) -> tuple[list[socket.socket], ASGIApp]:
+    """The bound sockets and the application behind them."""
+    settings = wiring.settings
+    data = _bind(settings.host, settings.port)
+    wiring.data_port = data.getsockname()[1]
+    log.info("data plane", url=f"http://{settings.host}:{wiring.data_port}")
+    if settings.control_socket is not None:
+        control = _bind_unix(settings.control_socket)
+        address: str | int = str(settings.control_socket)
+    elif settings.control_port is not None:
+        control = _bind(settings.control_host, settings.control_port)
+        address = control.getsockname()[1]
+    else:
+        log.info("control plane", url=f"http://{settings.host}:{wiring.data_port}")
+        return [data], make_app(wiring, data=True, control=True)
+    log.info("control plane", address=address)
+    planes = Planes(make_app(wiring, data=True, control=False), make_app(wiring, data=False, control=True), address)
+    return [data, control], planes
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    bound.listen(BACKLOG)
+    return bound
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    """A socket that only this user may open; one that an earlier process left behind is removed."""
+    if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
+        path.unlink()
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    bound.bind(str(path))
+    path.chmod(0o600)
+    bound.listen(BACKLOG)
+    return bound
+
+
+def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        timeout_graceful_shutdown=int(settings.timeouts.drain_s + settings.timeouts.commit_wait_s) + 2,
+    )
+
+
+def stop_on_signals(server: uvicorn.Server, wiring: Wiring) -> None:
+    """At the first signal take no more requests, and let those in flight end, or be told that they cannot."""
+    loop, timeouts = asyncio.get_running_loop(), wiring.settings.timeouts
+    draining: list[asyncio.Task[None]] = []
+
+    def stop() -> None:
+        server.should_exit = True
+        if not draining:
+            draining.append(loop.create_task(wiring.turns.drain(timeouts.drain_s, timeouts.commit_wait_s)))
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)

@@ -1,0 +1,94 @@
+"""Where requests of the control plane come in: wiring, JSON bodies, queries, and errors on their way out.
+
+Every fault of a request is a 400 with one readable line, found before anything is changed.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Request, Response
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+
+from proxy.canonical import canonical_json
+from proxy.errors import BadAsk, ProxyError, error_headers, openai_error
+from proxy.model import JsonObject
+from proxy.settings import faults
+from proxy.wiring import Wiring
+
+Asked = TypeVar("Asked", bound=BaseModel)
+
+
+class ControlRoute(APIRoute):
+    """A route whose errors are told in the form that OpenAI clients expect."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def told(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except ProxyError as error:
+                return JSONResponse(openai_error(error), error.status, headers=error_headers(error))
+
+        return told
+
+
+def wiring_of(request: Request) -> Wiring:
+    """The parts of the proxy that this request came to."""
+    wiring: Wiring = request.app.state.wiring
+    return wiring
+
+
+Wired = Annotated[Wiring, Depends(wiring_of)]
+
+
+async def json_object(request: Request) -> JsonObject:
+    """The body as a JSON object that can be stored and answered as it stands; raises BadAsk."""
+    try:
+        value = json.loads(await request.body(), parse_constant=_no_constant)
+        canonical_json(value).decode()
+    except (ValueError, RecursionError) as error:
+        raise BadAsk(f"the body is not valid JSON: {_why(error)}", code="invalid_json") from error
+    if not isinstance(value, dict):
+        raise BadAsk("the body must be a JSON object", code="invalid_json")
+    return value
+
+
+def body_of(kind: type[Asked]) -> Callable[[Request], Awaitable[Asked]]:
+    """A dependency that reads a body of this kind."""
+
+    async def read(request: Request) -> Asked:
+        return checked(kind, await json_object(request))
+
+    return read
+
+
+def query_of(kind: type[Asked]) -> Callable[[Request], Asked]:
+    """A dependency that reads the query of this kind."""
+
+    def read(request: Request) -> Asked:
+        return checked(kind, dict(request.query_params))
+
+    return read
+
+
+def checked(kind: type[Asked], value: JsonObject) -> Asked:
+    """The value as this kind; raises BadAsk with all faults on one line."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        where = error.errors()[0]["loc"]
+        raise BadAsk("; ".join(faults(error, "field")), param=str(where[0]) if where else None) from error
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "text that is not valid Unicode"
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)

@@ -1,0 +1,108 @@
+"""How the proxy itself is doing: liveness, readiness, metrics, engines."""
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+
+from proxy import metrics
+from proxy.control.auth import ADMIN, READ
+from proxy.control.edge import ControlRoute, Wired
+from proxy.control.profiles import fit_warnings
+from proxy.engine.pool import Engine
+from proxy.errors import BadAsk, StoreDown
+from proxy.model import JsonObject
+from proxy.wiring import Wiring
+
+router = APIRouter(route_class=ControlRoute)
+
+
+@router.get("/healthz")
+async def healthz() -> JsonObject:
+    """Whether the process answers at all."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+async def readyz(wiring: Wired) -> JSONResponse:
+    """Whether calls would be served now: 200, or 503 with the check that fails."""
+    checks = {
+        "started": None if wiring.ready else "still starting, or stopping",
+        "store": await store_fault(wiring),
+        "engines": engines_fault(wiring),
+        "profiles": profiles_fault(wiring),
+    }
+    ready = not any(checks.values())
+    document = {name: {"ok": fault is None, "message": fault} for name, fault in checks.items()}
+    return JSONResponse({"ready": ready, "checks": document}, 200 if ready else 503)
+
+
+@router.get("/metrics", dependencies=[READ])
+async def show_metrics() -> Response:
+    """Metrics of this process, for Prometheus."""
+    text, media_type = metrics.exposition()
+    return Response(text, headers={"content-type": media_type})
+
+
+@router.get("/engines", dependencies=[ADMIN])
+async def list_engines(wiring: Wired) -> JsonObject:
+    """Every engine: what it said of itself, what is wrong with it, and which profiles it cannot honour."""
+    return {"engines": [engine_document(wiring, engine) for engine in wiring.pool.engines]}
+
+
+async def store_fault(wiring: Wiring) -> str | None:
+    """Why the store would not take a record now; its own words may name paths, so they are not shown."""
+    try:
+        await wiring.store.ping()
+    except StoreDown:
+        return "the store does not take writes"
+    return None
+
+
+def engines_fault(wiring: Wiring) -> str | None:
+    """Why no engine can be asked."""
+    engines = wiring.pool.engines
+    if any(engine.ref and engine.problem is None for engine in engines):
+        return None
+    return f"none of {len(engines)} engines is known to be well"
+
+
+def profiles_fault(wiring: Wiring) -> str | None:
+    """The profiles that no engine may serve."""
+    refused = [name for name in wiring.profiles.names() if is_refused(wiring, name)]
+    return f"refused by every engine: {', '.join(refused)}" if refused else None
+
+
+def is_refused(wiring: Wiring, name: str) -> bool:
+    try:
+        fit_warnings(wiring, wiring.profiles.get(name))
+    except BadAsk:
+        return True
+    return False
+
+
+def engine_document(wiring: Wiring, engine: Engine) -> JsonObject:
+    """One engine as JSON."""
+    facts = engine.ref.facts if engine.ref else None
+    findings = [
+        {
+            "profile": finding.profile,
+            "setting": finding.setting,
+            "severity": finding.severity,
+            "message": finding.message,
+            "remedy": finding.remedy,
+        }
+        for name in wiring.profiles.names()
+        for finding in wiring.pool.findings(wiring.profiles.get(name))
+        if finding.engine == engine.name
+    ]
+    return {
+        "name": engine.name,
+        "url": engine.url,
+        "problem": engine.problem,
+        "kind": facts and facts.kind,
+        "version": facts and facts.version,
+        "model": facts and facts.model,
+        "context_length": facts and facts.context_length,
+        "vocabulary": facts and facts.vocabulary,
+        "deterministic": facts and facts.deterministic,
+        "findings": findings,
+    }

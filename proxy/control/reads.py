@@ -1,0 +1,113 @@
+"""What a trainer or a reader sees of rollouts and calls; nothing here changes anything."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from proxy.clock import iso
+from proxy.control.auth import READ
+from proxy.control.bodies import PageQuery, RolloutsQuery
+from proxy.control.edge import ControlRoute, Wired, query_of
+from proxy.errors import NotFound, RolloutClosed
+from proxy.model import CallId, JsonObject, Rollout, RolloutId
+from proxy.record.store import RolloutCounts, RolloutFilter
+from proxy.wiring import Wiring
+
+router = APIRouter(route_class=ControlRoute, dependencies=[READ])
+
+
+@router.get("/rollouts")
+async def list_rollouts(wiring: Wired, query: Annotated[RolloutsQuery, Depends(query_of(RolloutsQuery))]) -> JsonObject:
+    """A page of rollouts, in order of creation."""
+    narrow = RolloutFilter(query.run, query.group, query.state)
+    page = await wiring.store.rollouts(narrow, query.cursor, query.limit)
+    return {"rollouts": [rollout_document(rollout) for rollout in page.items], "cursor": page.cursor}
+
+
+@router.get("/rollouts/{rollout_id}")
+async def show_rollout(rollout_id: str, wiring: Wired) -> JsonObject:
+    """One rollout with its counts, and whether its capture is complete."""
+    rollout = await known_rollout(wiring, rollout_id)
+    counts = await wiring.store.counts(rollout.rollout_id)
+    return {**rollout_document(rollout), "counts": counts_document(counts), "health": health_document(counts)}
+
+
+@router.get("/rollouts/{rollout_id}/calls")
+async def list_calls(
+    rollout_id: str, wiring: Wired, query: Annotated[PageQuery, Depends(query_of(PageQuery))]
+) -> JsonObject:
+    """A page of a rollout's calls, in order of reservation."""
+    rollout = await present_rollout(wiring, rollout_id)
+    page = await wiring.store.calls(rollout.rollout_id, query.cursor, query.limit)
+    return {"calls": list(page.items), "cursor": page.cursor}
+
+
+@router.get("/calls/{call_id}")
+async def show_call(call_id: str, wiring: Wired) -> JsonObject:
+    """One call."""
+    call = await wiring.store.call(CallId(call_id))
+    if call is None:
+        raise unknown_call(call_id)
+    return call
+
+
+async def known_rollout(wiring: Wiring, rollout_id: str) -> Rollout:
+    """The rollout in whatever state; raises NotFound if the id was never used."""
+    rollout = await wiring.store.rollout(RolloutId(rollout_id))
+    if rollout is None:
+        raise unknown_rollout(rollout_id)
+    return rollout
+
+
+async def present_rollout(wiring: Wiring, rollout_id: str) -> Rollout:
+    """The rollout unless it was deleted; raises NotFound or RolloutClosed."""
+    rollout = await known_rollout(wiring, rollout_id)
+    if rollout.state == "deleted":
+        raise RolloutClosed(f"rollout {rollout_id!r} was deleted")
+    return rollout
+
+
+def unknown_rollout(rollout_id: str) -> NotFound:
+    return NotFound(f"no rollout has the id {rollout_id[:200]!r}", code="unknown_rollout", param="rollout_id")
+
+
+def unknown_call(call_id: str) -> NotFound:
+    return NotFound(f"no call has the id {call_id[:200]!r}", code="unknown_call", param="call_id")
+
+
+def rollout_document(rollout: Rollout) -> JsonObject:
+    """A rollout as JSON, times in RFC 3339."""
+    times = {name: getattr(rollout, name) for name in ("created_at", "expires_at", "finished_at")}
+    return {
+        "rollout_id": rollout.rollout_id,
+        "run": rollout.run,
+        "group": rollout.group,
+        "sample": rollout.sample,
+        "attempt": rollout.attempt,
+        "profile": rollout.profile,
+        "sampling": dict(rollout.sampling),
+        "state": rollout.state,
+        **{name: None if time is None else iso(time) for name, time in times.items()},
+        "token_budget": rollout.token_budget,
+        "metadata": rollout.metadata,
+        "outcome": rollout.outcome,
+        "revision": rollout.revision,
+    }
+
+
+def counts_document(counts: RolloutCounts) -> JsonObject:
+    """The counts as JSON, failures by kind."""
+    return {**asdict(counts), "failures": dict(counts.failures)}
+
+
+def health_document(counts: RolloutCounts) -> JsonObject:
+    """Whether everything that engines drew for this rollout is on record, and what is not."""
+    kinds = dict(counts.failures)
+    reasons = {
+        "no_outcome_yet": counts.reserved > 0,
+        "proxy_died": "proxy_died" in kinds,
+        "missing_ids": counts.uncaptured > 0 or "missing_ids" in kinds,
+    }
+    found = [reason for reason, holds in reasons.items() if holds]
+    return {"complete": not found, "reasons": found}

@@ -1,0 +1,125 @@
+"""Whether a profile can be honoured by an engine: pure judgement over what the engine said of itself.
+
+Sources: facts seen on vLLM 0.32.0 and SGLang 0.5.23; docs/engines.md tells each with its remedy.
+"""
+
+from collections.abc import Iterator
+
+from proxy.model import Completion, EngineFacts, Failure, Finding, Outcome, Plan, Profile, Replayable
+
+# vLLM raises any temperature above 0 and below this to it (vllm/sampling_params.py, _MAX_TEMP).
+VLLM_LEAST_TEMPERATURE = 0.01
+
+
+def check_fit(profile: Profile, engine: str, facts: EngineFacts, *, require_replayable: bool) -> tuple[Finding, ...]:
+    """Everything that stands between this profile and this engine.
+
+    Under `require_replayable` what would only be warned of becomes a refusal where it costs replay.
+    """
+    strictly = "refuse" if require_replayable else "warn"
+    return tuple(
+        Finding(profile.name, engine, setting, strictly if severity == "replay" else severity, message, remedy)  # type: ignore[arg-type]
+        for setting, severity, message, remedy in _judge(profile, facts)
+    )
+
+
+def _judge(profile: Profile, facts: EngineFacts) -> Iterator[tuple[str, str, str, str]]:
+    """(setting, severity, message, remedy); severity `replay` turns into a refusal where replay is required."""
+    if profile.is_greedy:
+        yield (
+            "temperature" if profile.temperature == 0 else "top_k",
+            "warn",
+            "greedy: the samples of a group will be identical and no seed changes that",
+            "use a temperature above 0 for groups of more than one sample",
+        )
+    if facts.auto_truncates:
+        yield (
+            "engine",
+            "refuse",
+            "the engine cuts prompts that are too long without a word, so records would not match",
+            "start it without --allow-auto-truncate",
+        )
+    if facts.kind == "sglang":
+        yield from _judge_sglang(profile, facts)
+    else:
+        yield from _judge_vllm(profile, facts)
+
+
+def _judge_sglang(profile: Profile, facts: EngineFacts) -> Iterator[tuple[str, str, str, str]]:
+    if profile.min_p > 0 and facts.honours_seeds:
+        yield (
+            "min_p",
+            "refuse",
+            "a seeded request with min_p above 0 kills the SGLang server",
+            "set min_p = 0",
+        )
+    if not facts.honours_seeds:
+        yield (
+            "seed",
+            "replay",
+            "the engine accepts seeds and ignores them",
+            "start SGLang with --enable-deterministic-inference",
+        )
+    if _has_penalties(profile):
+        yield (
+            "penalties",
+            "replay",
+            "penalties count output tokens only, so an interrupted call cannot be resumed exactly",
+            "set repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0",
+        )
+    if profile.top_p < 1 or profile.top_k > 0:
+        yield (
+            "top_p/top_k",
+            "warn",
+            "SGLang reports logprobs from before top-p and top-k, not those of the truncated distribution",
+            "set top_p = 1 and top_k = -1 for training",
+        )
+
+
+def _judge_vllm(profile: Profile, facts: EngineFacts) -> Iterator[tuple[str, str, str, str]]:
+    if 0 < profile.temperature < VLLM_LEAST_TEMPERATURE:
+        yield (
+            "temperature",
+            "replay",
+            f"vLLM raises temperatures below {VLLM_LEAST_TEMPERATURE} to it",
+            f"set it to 0 or to {VLLM_LEAST_TEMPERATURE} or more",
+        )
+    if _reshapes(profile) and facts.details.get("logprobs_mode") != "processed_logprobs":
+        yield (
+            "logprobs",
+            "replay",
+            "vLLM reports raw logprobs unless told otherwise: not those of the distribution that is sampled here",
+            "start vLLM with --logprobs-mode processed_logprobs, or set temperature = 1 and every filter to neutral",
+        )
+
+
+def _has_penalties(profile: Profile) -> bool:
+    return (profile.repetition_penalty, profile.presence_penalty, profile.frequency_penalty) != (1.0, 0.0, 0.0)
+
+
+def _reshapes(profile: Profile) -> bool:
+    neutral = Profile(profile.name)
+    return profile.temperature not in {0, 1} or any(
+        getattr(profile, name) != getattr(neutral, name) for name in neutral.pinned() if name != "temperature"
+    )
+
+
+def judge_replay(plan: Plan, outcome: Outcome) -> Replayable:
+    """Whether this call's tokens can be drawn again; never `yes` without a guarantee and a passed probe."""
+    if isinstance(outcome, Failure):
+        return Replayable("no", (outcome.kind,))
+    against = tuple(_against_replay(plan, outcome))
+    if against:
+        return Replayable("no", against)
+    unproven = ["no_replay_probe"]
+    if not plan.engine.facts.deterministic:
+        unproven.append("determinism_not_reported")
+    return Replayable("unproven", tuple(unproven))
+
+
+def _against_replay(plan: Plan, completion: Completion) -> Iterator[str]:
+    yield from completion.capture_gaps
+    if not plan.engine.facts.honours_seeds:
+        yield "engine_ignores_seeds"
+    if len({span.get("version") for span in completion.weight_versions}) > 1:
+        yield "weights_changed_in_mid_reply"

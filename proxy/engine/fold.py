@@ -1,0 +1,184 @@
+"""Folds the events of one reply, streamed or whole, into tokens and a message, and checks that the counts agree.
+
+Every event counts, also one with an empty delta: engines send ids without text for half a character, for swallowed
+markup and for the end token.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from proxy.echo import client_message
+from proxy.engine.upstream import error_frame
+from proxy.errors import EngineFault
+from proxy.model import Completion, JsonObject, Plan, Tokens
+
+# vLLM prints minus infinity as this.
+NO_LOGPROB = -9999.0
+# Rounding may lift a logprob of a certain token a hair above 0.
+MOST_LOGPROB = 1e-4
+
+
+@dataclass(slots=True)
+class Arrived:
+    """What one event carried of the sequence; None where it said nothing."""
+
+    prompt_ids: list[int] | None = None
+    completion_ids: list[int] = field(default_factory=list)
+    weight_versions: list[JsonObject] = field(default_factory=list)
+
+
+class TokenReader(Protocol):
+    """Where one engine kind puts ids in its events."""
+
+    def __call__(self, event: JsonObject, choice: JsonObject) -> Arrived: ...
+
+
+class ReplyFold:
+    """One reply while it arrives."""
+
+    def __init__(self, plan: Plan, read_tokens: TokenReader, reasoning_field: str) -> None:
+        self._plan = plan
+        self._read_tokens = read_tokens
+        self._reasoning_field = reasoning_field
+        self._message = MessageFold()
+        self._prompt_ids: list[int] = []
+        self._completion_ids: list[int] = []
+        self._logprobs: list[Any] = []
+        self._entries: list[Any] = []
+        self._weight_versions: list[JsonObject] = []
+        self._usage: JsonObject | None = None
+        self._finish_reason: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether an event so far has shown that the reply is over."""
+        return self._finish_reason is not None
+
+    def feed(self, event: JsonObject) -> None:
+        """Take in one event; raises EngineFault where it is an error frame or no chat event at all."""
+        if fault := error_frame(event):
+            raise fault
+        choices = event.get("choices")
+        if not isinstance(choices, list):
+            raise EngineFault("engine_malformed", 502, f"an event without choices: {str(event)[:200]}")
+        choice = choices[0] if choices and isinstance(choices[0], dict) else {}
+        self._take_tokens(self._read_tokens(event, choice))
+        self._take_logprobs(choice.get("logprobs"))
+        self._message.feed(choice.get("delta") or choice.get("message") or {})
+        if isinstance(event.get("usage"), dict):
+            self._usage = event["usage"]
+        if isinstance(choice.get("finish_reason"), str):
+            self._finish_reason = choice["finish_reason"]
+
+    def finish(self) -> Completion:
+        """The whole reply; raises EngineFault where it never came to its end."""
+        if not self.ended:
+            raise EngineFault("engine_cut", 502, "the engine's reply stopped without a finish reason")
+        return self.partial()
+
+    def partial(self) -> Completion:
+        """What has arrived so far."""
+        said = self._message.whole()
+        return Completion(
+            tokens=Tokens(
+                tuple(self._prompt_ids),
+                tuple(self._completion_ids),
+                tuple(float(value) for value in self._logprobs if _is_number(value)),
+            ),
+            finish_reason=self._finish_reason,
+            message=client_message(said, self._plan, self._reasoning_field),
+            engine_message=said,
+            usage=self._usage,
+            weight_versions=tuple(self._weight_versions),
+            logprob_entries=tuple(self._entries) if self._plan.ask.wants_logprobs else (),
+            capture_gaps=tuple(self._gaps()),
+        )
+
+    def _take_tokens(self, arrived: Arrived) -> None:
+        if arrived.prompt_ids is not None and not self._prompt_ids:
+            self._prompt_ids = arrived.prompt_ids
+        self._completion_ids.extend(arrived.completion_ids)
+        self._weight_versions.extend(arrived.weight_versions)
+
+    def _take_logprobs(self, logprobs: Any) -> None:
+        content = logprobs.get("content") if isinstance(logprobs, dict) else None
+        for token in content or ():
+            self._logprobs.append(token.get("logprob"))
+            self._entries.append(token)
+
+    def _gaps(self) -> Iterator[str]:
+        """Each way in which these tokens cannot be trusted."""
+        usage = self._usage or {}
+        if not self._prompt_ids:
+            yield "prompt_ids_missing"
+        elif usage and usage.get("prompt_tokens") != len(self._prompt_ids):
+            yield "prompt_count_mismatch"
+        if not self._completion_ids:
+            yield "completion_ids_missing"
+        elif usage and usage.get("completion_tokens") != len(self._completion_ids):
+            yield "completion_count_mismatch"
+        if not usage:
+            yield "usage_missing"
+        if len(self._logprobs) != len(self._completion_ids):
+            yield "logprobs_misaligned"
+        if not all(_is_logprob(value) for value in self._logprobs):
+            yield "logprob_not_a_number"
+        if not self._within_vocabulary():
+            yield "id_out_of_vocabulary"
+
+    def _within_vocabulary(self) -> bool:
+        size = self._plan.engine.facts.vocabulary or 2**31
+        return all(
+            type(token) is int and 0 <= token < size
+            for ids in (self._prompt_ids, self._completion_ids)
+            for token in ids
+        )
+
+
+class MessageFold:
+    """The assistant message out of deltas; reasoning is kept under `reasoning`, whatever the engine calls it."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str | None] = {"content": None, "reasoning": None, "refusal": None}
+        self._calls: dict[int, JsonObject] = {}
+
+    def feed(self, delta: Mapping[str, Any]) -> None:
+        for name, key in (
+            ("content", "content"),
+            ("reasoning", "reasoning"),
+            ("reasoning", "reasoning_content"),
+            ("refusal", "refusal"),
+        ):
+            if isinstance(delta.get(key), str):
+                self._texts[name] = (self._texts[name] or "") + delta[key]
+        for position, piece in enumerate(delta.get("tool_calls") or ()):
+            self._feed_call(position, piece)
+
+    def whole(self) -> JsonObject:
+        """The message so far: role and content always, the rest where there is any."""
+        message: JsonObject = {"role": "assistant", "content": self._texts["content"]}
+        message |= {name: text for name, text in self._texts.items() if name != "content" and text}
+        if self._calls:
+            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
+        return message
+
+    def _feed_call(self, position: int, piece: JsonObject) -> None:
+        index = piece.get("index")
+        known = self._calls.setdefault(
+            index if isinstance(index, int) else position,
+            {"id": None, "type": "function", "function": {"name": "", "arguments": ""}},
+        )
+        known["id"] = known["id"] or piece.get("id")
+        function = piece.get("function") or {}
+        known["function"]["name"] += function.get("name") or ""
+        known["function"]["arguments"] += function.get("arguments") or ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_logprob(value: Any) -> bool:
+    return _is_number(value) and NO_LOGPROB < value <= MOST_LOGPROB

@@ -1,0 +1,145 @@
+"""What an engine says of itself, asked without generating a token and without anything that could harm it."""
+
+import re
+from typing import Any, Literal
+
+from proxy.engine.dialect import CHAT_PATH
+from proxy.engine.upstream import Answer, Upstream
+from proxy.errors import EngineFault, EngineUnready
+from proxy.model import EngineFacts, EngineKind, JsonObject
+
+# No vocabulary reaches this id; both engines answer such a bias with an error that names their range.
+FAR_TOKEN_ID = 1_048_576
+# From here on SGLang checks logit_bias before it schedules anything.
+SGLANG_CHECKS_BIAS_FROM = (0, 5, 18)
+
+
+class Probe:
+    """Questions to one engine."""
+
+    def __init__(self, upstream: Upstream, url: str, api_key: str | None) -> None:
+        self._upstream = upstream
+        self._url = url
+        self._api_key = api_key
+
+    async def facts(self, kind: Literal["auto", "vllm", "sglang"]) -> EngineFacts:
+        """Everything the proxy needs to know; raises EngineUnready with the reason where it cannot be had."""
+        model = await self._served_model()
+        found = _kind_of(model)
+        if kind not in {"auto", found}:
+            raise EngineUnready(f"{self._url} was configured as {kind} but looks like {found}")
+        if found == "sglang":
+            return await self._sglang_facts(model)
+        return await self._vllm_facts(model)
+
+    async def alive(self) -> bool:
+        """Whether the engine's HTTP server answers; nothing is generated."""
+        try:
+            return (await self._get("/v1/models")).status == 200
+        except EngineFault:
+            return False
+
+    async def _served_model(self) -> JsonObject:
+        try:
+            answer = await self._get("/v1/models")
+        except EngineFault as fault:
+            raise EngineUnready(fault.message) from fault
+        models = answer.body.get("data") if isinstance(answer.body, dict) else None
+        if answer.status != 200 or not isinstance(models, list) or not models or not isinstance(models[0], dict):
+            raise EngineUnready(f"{self._url}/v1/models answered {answer.status} and no list of models")
+        served: JsonObject = models[0]
+        return served
+
+    async def _vllm_facts(self, model: JsonObject) -> EngineFacts:
+        version = await self._get("/version")
+        # Only in vLLM's development mode; elsewhere the logprob mode stays unknown.
+        info = await self._get("/server_info")
+        mode = re.search(r"logprobs_mode[=:]\s*'?\"?(\w+)", str(info.body)) if info.status == 200 else None
+        return EngineFacts(
+            kind="vllm",
+            version=_text(version.body, "version"),
+            model=str(model["id"]),
+            context_length=_number(model.get("max_model_len")),
+            vocabulary=await self._vocabulary(str(model["id"]), r"Vocabulary size: (\d+)", extra_ids=0),
+            deterministic=None,
+            details={"logprobs_mode": mode.group(1)} if mode else {},
+        )
+
+    async def _sglang_facts(self, model: JsonObject) -> EngineFacts:
+        info = await self._sglang_info("/server_info", "/get_server_info")
+        live = await self._sglang_info("/model_info", "/get_model_info")
+        version = _text(info, "version")
+        kept = (
+            "tool_call_parser",
+            "reasoning_parser",
+            "attention_backend",
+            "sampling_defaults",
+            "speculative_algorithm",
+        )
+        return EngineFacts(
+            kind="sglang",
+            version=version,
+            model=str(model["id"]),
+            context_length=_number(model.get("max_model_len")) or _number(info.get("context_length")),
+            vocabulary=await self._sglang_vocabulary(str(model["id"]), version),
+            deterministic=bool(info.get("enable_deterministic_inference") or info.get("rl_on_policy_target")),
+            auto_truncates=bool(info.get("allow_auto_truncate")),
+            details={name: info[name] for name in kept if info.get(name) is not None}
+            | {"logprobs_mode": "processed_before_filters", "weight_version": live.get("weight_version")},
+        )
+
+    async def _sglang_info(self, path: str, older_path: str) -> JsonObject:
+        answer = await self._get(path)
+        if answer.status == 404:
+            answer = await self._get(older_path)
+        if answer.status != 200 or not isinstance(answer.body, dict):
+            raise EngineUnready(f"{self._url}{path} answered {answer.status}: does a router stand in front of SGLang?")
+        return answer.body
+
+    async def _sglang_vocabulary(self, model: str, version: str) -> int | None:
+        if _version(version) < SGLANG_CHECKS_BIAS_FROM:
+            return None
+        return await self._vocabulary(model, r"keys in \[0, (\d+)\]", extra_ids=1)
+
+    async def _vocabulary(self, model: str, pattern: str, *, extra_ids: int) -> int | None:
+        """The number of ids, read out of the refusal of an impossible logit bias."""
+        answer = await self._question(
+            CHAT_PATH,
+            {
+                "model": model,
+                "messages": [{"role": "user", "content": "-"}],
+                "max_tokens": 1,
+                "temperature": 1,
+                "logit_bias": {str(FAR_TOKEN_ID): 0},
+            },
+        )
+        found = re.search(pattern, answer.text) if answer.status == 400 else None
+        return int(found.group(1)) + extra_ids if found else None
+
+    async def _get(self, path: str) -> Answer:
+        return await self._question(path, None)
+
+    async def _question(self, path: str, body: JsonObject | None) -> Answer:
+        return await self._upstream.question(self._url, path, body, api_key=self._api_key)
+
+
+def _kind_of(model: JsonObject) -> EngineKind:
+    owner = model.get("owned_by")
+    if owner == "vllm":
+        return "vllm"
+    if owner == "sglang":
+        return "sglang"
+    raise EngineUnready(f"/v1/models is owned by {owner!r}: neither vLLM nor SGLang answers there")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+def _text(body: Any, name: str) -> str:
+    value = body.get(name) if isinstance(body, dict) else None
+    return value if isinstance(value, str) else "unknown"
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,215 @@
+"""The only file that opens sockets to engines. It knows HTTP and nothing of what the bodies mean.
+
+httpx over aiohttp's transport: several times the rate of httpx's own (bench/README.md). Two of that transport's habits
+matter here: a refused connection and a failed look-up surface as ConnectTimeout, and a body cut short as ReadError.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from httpx_aiohttp import AiohttpTransport
+
+from proxy.engine.sse import read_data
+from proxy.errors import EngineFault
+from proxy.model import EngineRef, EngineRequest, JsonObject
+
+# Both engines' servers close idle connections after 5 s; reusing one at that moment is a spurious failure.
+KEEPALIVE_EXPIRY_S = 2.0
+LONGEST_EXCERPT = 300
+STREAM_END = b"[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A small reply, read whole: for questions about the engine itself."""
+
+    status: int
+    body: Any
+    """Parsed JSON, or None where it was none."""
+    text: str
+
+
+class Upstream:
+    """HTTP towards engines."""
+
+    def __init__(self, *, connect_s: float, silence_s: float, probe_s: float, reply_bytes: int) -> None:
+        self._timeout = httpx.Timeout(silence_s, connect=connect_s, pool=None)
+        self._probe_timeout = httpx.Timeout(probe_s, connect=min(connect_s, probe_s))
+        self._reply_bytes = reply_bytes
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=KEEPALIVE_EXPIRY_S)
+        self._client = httpx.AsyncClient(transport=AiohttpTransport(limits=limits), timeout=self._timeout)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def question(
+        self, url: str, path: str, body: JsonObject | None = None, *, api_key: str | None = None
+    ) -> Answer:
+        """GET, or POST where there is a body; raises EngineFault only when no answer came."""
+        try:
+            response = await self._client.request(
+                "POST" if body is not None else "GET",
+                url + path,
+                content=_encode(body) if body is not None else None,
+                headers=_headers(api_key),
+                timeout=self._probe_timeout,
+            )
+        except httpx.HTTPError as error:
+            raise _unreached(error) from error
+        return Answer(response.status_code, _parsed(response.content), response.text[:LONGEST_EXCERPT])
+
+    @asynccontextmanager
+    async def ask(
+        self, engine: EngineRef, request: EngineRequest, tag: str
+    ) -> AsyncIterator[AsyncIterator[JsonObject]]:
+        """Send a generation request; inside the block, iterate over the events of the reply.
+
+        A whole reply is one event. Raises EngineFault: refused, error, unreachable, stalled, cut, malformed or too
+        large. Leaving the block closes the connection, which makes the engine drop what it still computes.
+        """
+        response = await self._send(engine, request, tag)
+        try:
+            if response.status_code != httpx.codes.OK:
+                raise await self._refusal(response)
+            yield self._events(response)
+        finally:
+            await response.aclose()
+
+    async def _send(self, engine: EngineRef, request: EngineRequest, tag: str) -> httpx.Response:
+        """Open the reply; a connection that dies before its first byte is tried once more."""
+        built = self._client.build_request(
+            "POST",
+            engine.url + request.path,
+            content=_encode(request.body),
+            headers=_headers(engine.api_key) | {"x-request-id": tag},
+        )
+        try:
+            try:
+                return await self._client.send(built, stream=True)
+            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+                return await self._client.send(built, stream=True)
+        except httpx.HTTPError as error:
+            raise _unreached(error) from error
+
+    async def _refusal(self, response: httpx.Response) -> EngineFault:
+        try:
+            body = b"".join([part async for part in self._parts(response)])
+        except httpx.HTTPError as error:
+            return _cut(error)
+        return refused(response.status_code, body, response.headers.get("retry-after"))
+
+    async def _events(self, response: httpx.Response) -> AsyncIterator[JsonObject]:
+        try:
+            if "text/event-stream" in response.headers.get("content-type", ""):
+                async for data in read_data(self._parts(response)):
+                    if data.strip() == STREAM_END:
+                        return
+                    yield _event(data)
+            else:
+                yield _event(b"".join([part async for part in self._parts(response)]))
+        except httpx.HTTPError as error:
+            raise _cut(error) from error
+
+    async def _parts(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """The body piece by piece, up to the limit."""
+        received = 0
+        async for part in response.aiter_bytes():
+            received += len(part)
+            if received > self._reply_bytes:
+                raise EngineFault("reply_too_large", 502, f"the engine's reply is over {self._reply_bytes} bytes")
+            yield part
+
+
+def refused(status: int, body: bytes, retry_after: str | None = None) -> EngineFault:
+    """What an engine's error status means for the caller: 4xx are its own, the rest are the engine's."""
+    error = _error_object(_parsed(body))
+    if error is None:
+        text = body.decode("utf-8", "replace").strip()[:LONGEST_EXCERPT]
+        return EngineFault("engine_error", 502, f"the engine answered {status} without a JSON error: {text!r}")
+    message = str(error.get("message") or error)[:2000]
+    param = error.get("param") if isinstance(error.get("param"), str) else None
+    pause = int(retry_after) if retry_after and retry_after.isdigit() else None
+    if status in {429, 503}:
+        return EngineFault("engine_busy", status, message, retry_after_s=pause or 1)
+    if status in {401, 403}:
+        return EngineFault("engine_error", 502, f"the engine refused the proxy's own credentials: {message}")
+    if 400 <= status < 500:
+        code = "context_length_exceeded" if _is_overflow(message, param) else "engine_refused"
+        return EngineFault(code, 400 if status == 422 else status, message, param=param, may_retry=False)
+    return EngineFault("engine_error", 502, f"the engine answered {status}: {message}")
+
+
+def error_frame(event: JsonObject) -> EngineFault | None:
+    """The fault that an event stands for, where it is an error and no part of a reply."""
+    error = _error_object(event)
+    if error is None or event.get("choices"):
+        return None
+    return EngineFault(
+        "engine_error", 502, f"the engine failed in mid-reply: {str(error.get('message') or error)[:2000]}"
+    )
+
+
+def _error_object(body: Any) -> JsonObject | None:
+    """The error in OpenAI's nested form, SGLang's flat one, or FastAPI's detail."""
+    if not isinstance(body, dict):
+        return None
+    if isinstance(body.get("error"), dict):
+        return dict(body["error"])
+    if body.get("error"):
+        return {"message": body["error"]}
+    if body.get("object") == "error":
+        return body
+    return {"message": body["detail"]} if "detail" in body else None
+
+
+def _is_overflow(message: str, param: str | None) -> bool:
+    """Whether a refusal says that prompt and reply do not fit the context: both engines' own sentences."""
+    return param == "input_tokens" or "context length" in message or "maximum input length" in message
+
+
+def _event(data: bytes) -> JsonObject:
+    event = _parsed(data)
+    if isinstance(event, dict):
+        return event
+    excerpt = data.decode("utf-8", "replace")[:LONGEST_EXCERPT]
+    raise EngineFault("engine_malformed", 502, f"the engine sent something that is not a JSON object: {excerpt!r}")
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _encode(body: JsonObject) -> bytes:
+    """JSON in ASCII: lone surrogates, which UTF-8 cannot carry, survive as escapes."""
+    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _headers(api_key: str | None) -> dict[str, str]:
+    headers = {"content-type": "application/json"}
+    return headers | {"authorization": f"Bearer {api_key}"} if api_key else headers
+
+
+def _unreached(error: httpx.HTTPError) -> EngineFault:
+    """No byte of a reply arrived."""
+    if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
+        return EngineFault("engine_stalled", 504, "the engine did not begin to answer in time")
+    return EngineFault("engine_unreachable", 502, f"the engine cannot be reached: {_cause(error)}")
+
+
+def _cut(error: httpx.HTTPError) -> EngineFault:
+    """The reply broke off."""
+    if isinstance(error, httpx.ReadTimeout):
+        return EngineFault("engine_stalled", 504, "the engine fell silent in the middle of its reply")
+    return EngineFault("engine_cut", 502, f"the engine's reply broke off: {_cause(error)}")
+
+
+def _cause(error: httpx.HTTPError) -> str:
+    cause = error.__cause__ or error
+    return f"{type(cause).__name__}: {cause}"[:LONGEST_EXCERPT]

@@ -1,0 +1,69 @@
+"""What one proxy process counts, for Prometheus; the only file that knows metric names.
+
+Labels hold words from fixed lists, never ids or text of a client, so that their number stays bounded.
+"""
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+COMPLETED = "completed"
+# A whole agent turn may take minutes; a first token should take seconds.
+CALL_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+FIRST_EVENT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+# A commit is a millisecond on a good disk; what matters is how far its tail reaches.
+COMMIT_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30)
+
+REGISTRY = CollectorRegistry()
+
+_calls = Counter(
+    "rollpin_calls", "Calls that ended: completed, or the kind of their failure.", ["outcome"], registry=REGISTRY
+)
+_tokens = Counter(
+    "rollpin_tokens", "Tokens of calls that ended, as prompt and as completion.", ["kind"], registry=REGISTRY
+)
+_late = Counter("rollpin_late_results", "Results that came after their rollout was closed.", registry=REGISTRY)
+_in_flight = Gauge("rollpin_calls_in_flight", "Calls between reservation and record.", registry=REGISTRY)
+_call_s = Histogram(
+    "rollpin_call_seconds", "Duration of a call, commit included.", registry=REGISTRY, buckets=CALL_BUCKETS_S
+)
+_first_event_s = Histogram(
+    "rollpin_first_event_seconds",
+    "From the request to the engine's first event.",
+    registry=REGISTRY,
+    buckets=FIRST_EVENT_BUCKETS_S,
+)
+_commit_s = Histogram(
+    "rollpin_commit_seconds", "Duration of a record's commit.", registry=REGISTRY, buckets=COMMIT_BUCKETS_S
+)
+
+
+def call_ended(kind: str, prompt_tokens: int, completion_tokens: int, seconds: float) -> None:
+    """Count a call that ended; `kind` is COMPLETED or the kind of its failure."""
+    _calls.labels(kind).inc()
+    _tokens.labels("prompt").inc(prompt_tokens)
+    _tokens.labels("completion").inc(completion_tokens)
+    _call_s.observe(seconds)
+
+
+def late_result() -> None:
+    """Count a result whose rollout was closed meanwhile."""
+    _late.inc()
+
+
+def in_flight(delta: int) -> None:
+    """Move the number of calls in flight."""
+    _in_flight.inc(delta)
+
+
+def first_event(seconds: float) -> None:
+    """Observe how long a client's first event took."""
+    _first_event_s.observe(seconds)
+
+
+def commit(seconds: float) -> None:
+    """Observe how long a commit took."""
+    _commit_s.observe(seconds)
+
+
+def exposition() -> tuple[bytes, str]:
+    """All metrics as text, and its media type."""
+    return generate_latest(REGISTRY), CONTENT_TYPE_LATEST

@@ -1,0 +1,422 @@
+"""The data that flows: an Ask becomes a Plan, a Plan gets a Reply, a Reply is kept as a Call.
+
+Values only: nothing here decides or does I/O. Times are seconds since the epoch unless the name says `_s`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NewType, TypeAlias
+
+RolloutId = NewType("RolloutId", str)
+CallId = NewType("CallId", str)
+JsonObject: TypeAlias = dict[str, Any]
+
+Api = Literal["chat"]
+EngineKind = Literal["vllm", "sglang"]
+RolloutState = Literal["open", "finished", "expired", "deleted"]
+
+# The complete set that decides how a token is drawn; each is sent with every call.
+PINNED_FIELDS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+# --- who asks ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A named set of sampling values; what every call of a rollout is pinned to."""
+
+    name: str
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    max_tokens_cap: int | None = None
+    """Most tokens a call may generate; None leaves it to the client and the model's context."""
+    prefix_supply: bool = True
+    """Whether the engine is given the exact ids of the conversation so far."""
+    model: str | None = None
+    """Name sent to the engine; None sends the engine's own served name."""
+
+    def pinned(self) -> dict[str, float | int]:
+        """The complete sampling set, by the engines' field names."""
+        return {name: getattr(self, name) for name in PINNED_FIELDS}
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the seed decides nothing."""
+        return self.temperature == 0 or self.top_k == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One attempt of a harness at one task."""
+
+    rollout_id: RolloutId
+    run: str
+    group: str
+    sample: int
+    attempt: int
+    profile: str
+    sampling: Mapping[str, float | int]
+    """Values that differ from the profile's for this rollout alone."""
+    state: RolloutState
+    created_at: float
+    expires_at: float | None
+    finished_at: float | None = None
+    token_budget: int | None = None
+    metadata: JsonObject = field(default_factory=dict)
+    outcome: JsonObject | None = None
+    revision: int = 0
+    """Raised by each change after the first read could have happened: outcomes, late results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose call this is, and what the client's headers say of it."""
+
+    rollout: Rollout
+    lane_signals: Mapping[str, str]
+    """Headers of known harnesses that tell the main agent from sub-agents; recorded, never in seeds."""
+    idempotency_key: str | None
+    retry_count: int
+
+    @property
+    def rollout_id(self) -> RolloutId:
+        return self.rollout.rollout_id
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The canonical form of what the model is shown, as hashes."""
+
+    history: tuple[str, ...]
+    """Chain hash after 0, 1, … n messages; the last stands for all of them."""
+    tools_hash: str
+    template_hash: str
+    context: str
+    """One hash over history, tools and template arguments: what seeds and repeats are keyed by."""
+    has_assistant: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VolatileLine:
+    """A line of the client's that changes on each request and was put to a fixed value."""
+
+    message: int
+    rule: str
+    original: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One model call as the harness put it."""
+
+    identity: Identity
+    api: Api
+    body: JsonObject
+    """The client's body, untouched."""
+    messages: tuple[JsonObject, ...]
+    """The messages as the engine is to see them: the client's, volatile lines settled."""
+    volatile: tuple[VolatileLine, ...]
+    conversation: Conversation
+    stream: bool
+    include_usage: bool
+    wants_logprobs: bool
+    top_logprobs: int
+    requested_model: str | None
+    has_tools: bool
+
+
+ParentOutcome = Literal["root", "resolved", "unresolved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The call whose reply this request goes on from, or why there is none."""
+
+    outcome: ParentOutcome
+    reason: str
+    call_id: CallId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What the client asked of the sampler and what the engine is told."""
+
+    effective: Mapping[str, float | int]
+    """The profile's complete set, as sent."""
+    asked: JsonObject
+    """Every sampling, length, stop and shaping value that the client sent."""
+    overridden: tuple[str, ...]
+    length: JsonObject
+    """max_tokens and stop fields as sent; max_tokens absent means the rest of the context."""
+    shaping: JsonObject
+    """Fields that bend the distribution and were passed on."""
+    constrained: tuple[str, ...]
+    """Names of the shaping fields in force; such tokens are not plain samples of the policy."""
+    ignored: tuple[str, ...]
+    """Names of client fields that were not passed on."""
+
+    @property
+    def max_tokens(self) -> int | None:
+        value = self.length.get("max_tokens")
+        return value if isinstance(value, int) else None
+
+
+SeedSource = Literal["minted", "client", "mixed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """The seed of one call and how it came about."""
+
+    value: int
+    source: SeedSource
+    occurrence: int
+    choice: int
+    client_seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """Whether the exact ids so far were given to the engine."""
+
+    eligible: bool
+    requested: bool
+    supplied: bool
+    length: int
+    reason: str
+
+
+# --- the engine -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What an engine said of itself when it was probed."""
+
+    kind: EngineKind
+    version: str
+    model: str
+    context_length: int | None
+    vocabulary: int | None
+    """Ids are 0 … vocabulary-1; None when the engine would not say."""
+    deterministic: bool | None
+    """Whether the engine guarantees that batching does not change tokens; None when it does not tell."""
+    auto_truncates: bool = False
+    details: JsonObject = field(default_factory=dict)
+
+    @property
+    def honours_seeds(self) -> bool:
+        """SGLang ignores seeds unless it runs in deterministic mode."""
+        return self.kind == "vllm" or bool(self.deterministic)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRef:
+    """One engine of the pool, as a call saw it."""
+
+    name: str
+    url: str
+    facts: EngineFacts
+    api_key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about a profile on an engine that its owner should know, and what mends it."""
+
+    profile: str
+    engine: str
+    setting: str
+    severity: Literal["warn", "refuse"]
+    """`refuse` findings keep the profile off the engine."""
+    message: str
+    remedy: str
+
+    def line(self) -> str:
+        """All of it on one line."""
+        return f"profile {self.profile} on {self.engine}: {self.setting}: {self.message}; {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """What is sent: a path below the engine's URL and a body built from the allow-list."""
+
+    path: str
+    body: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every decision about one call, made before the engine is asked; nothing changes it later."""
+
+    call_id: CallId
+    request_id: str
+    ask: Ask
+    profile: Profile
+    parent: Parent
+    sampling: Sampling
+    seed: Seed
+    prefix: Prefix
+    engine: EngineRef
+    started_at: float
+
+
+# --- what came back ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Ids and logprobs of one reply; completion_ids and logprobs are aligned, one per sampled token."""
+
+    prompt_ids: tuple[int, ...] = ()
+    completion_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    """Natural logarithms, as the engine reported them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Generated tokens start … end-1 under one seed, one engine and one weight version."""
+
+    start: int
+    end: int
+    seed: int
+    weight_version: str | None
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A reply that came to its end, or the part of one that did."""
+
+    tokens: Tokens
+    finish_reason: str | None
+    message: JsonObject
+    """The assistant message as the client got it."""
+    engine_message: JsonObject
+    """The same as the engine said it: its own tool-call ids and field names."""
+    usage: JsonObject | None
+    weight_versions: tuple[JsonObject, ...] = ()
+    """Spans {version, start, end} where the engine reports them."""
+    logprob_entries: tuple[Any, ...] = ()
+    """Per token, the engine's whole logprob object; kept only where the client asked for logprobs."""
+    capture_gaps: tuple[str, ...] = ()
+    """Why ids or logprobs cannot be trusted; empty means that every count agreed."""
+
+    @property
+    def captured(self) -> bool:
+        """Whether the tokens are whole and aligned."""
+        return not self.capture_gaps
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exchange that went wrong, as data."""
+
+    kind: str
+    """A word from docs/records.md: engine_unreachable, engine_cut, client_gone, …"""
+    status: int
+    """HTTP status that the client gets, or would have got."""
+    message: str
+    param: str | None = None
+    engine_status: int | None = None
+    may_retry: bool = True
+    retry_after_s: int | None = None
+    partial: Completion | None = None
+    """What had arrived; never trained on."""
+
+
+Outcome: TypeAlias = Completion | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When things happened; durations in seconds from started_at."""
+
+    started_at: float
+    first_event_s: float | None
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replayable:
+    """Whether the same tokens can be drawn again, and what stands in the way."""
+
+    verdict: Literal["yes", "no", "unproven"]
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call with its outcome: what the store keeps."""
+
+    plan: Plan
+    outcome: Outcome
+    segments: tuple[Segment, ...]
+    timing: Timing
+    replayable: Replayable
+
+
+# --- what the store is told -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The row that exists before the engine is asked."""
+
+    call_id: CallId
+    request_id: str
+    rollout_id: RolloutId
+    context: str
+    choice: int
+    history: str
+    api: Api
+    stream: bool
+    asked_at: float
+    lease_until: float
+    owner: str
+    """The proxy process that answers for it; leases of a dead owner end at once on a store with one owner."""
+    mint: Callable[[int], int]
+    """Seed from occurrence; pure."""
+    exclusive_seed: bool = False
+    """Refuse a seed that another sample of the group holds on the same context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """What the store gave: the occurrence that no other call of (rollout, context) holds, and its seed."""
+
+    occurrence: int
+    seed: int
+
+
+DeliveryOutcome = Literal["delivered", "client_gone", "error_told"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One client's reading of a call: a call may be delivered more than once, or never."""
+
+    call_id: CallId
+    started_at: float
+    ended_at: float
+    outcome: DeliveryOutcome
+    events: int
+    """Events handed to the client's socket."""

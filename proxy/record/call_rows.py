@@ -1,0 +1,217 @@
+"""Calls as rows: reserved before an engine is asked, given their outcome once, late where the rollout was closed."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+
+from proxy.errors import NotFound, RolloutClosed, SeedCollision
+from proxy.model import Call, CallId, Delivery, Failure, JsonObject, Reservation, Reserved
+from proxy.record.bodies import keep_request
+from proxy.record.packing import pack_ids
+from proxy.record.prompts import KeptPrompt, TokenMemory, keep_prompt
+from proxy.record.rollout_rows import raise_revision
+from proxy.record.rows import LATE, PROXY_DIED, arrived, failure_field, kept_document, outcome_columns
+
+_HELD = "select occurrence, seed from calls where call_id = ?"
+_ROLLOUT = "select run, grp, sample, state, expires_at from rollouts where rollout_id = ?"
+# Rows leave only with their whole rollout, so that the lowest free number is the one after the highest.
+_NEXT_OCCURRENCE = """
+select coalesce(max(occurrence), -1) + 1 from calls where rollout_id = ? and context = ? and choice = ?
+"""
+_SEED_HOLDER = """
+select rollout_id from calls join rollouts using (rollout_id)
+where calls.context = :context and calls.seed = :seed
+  and rollouts.run = :run and rollouts.grp = :grp and rollouts.sample <> :sample
+limit 1
+"""
+_RESERVE = """
+insert into calls (
+    call_id, request_id, rollout_id, seq, context, occurrence, choice, seed, state, owner, lease_until, api, stream,
+    asked_at, history
+) values (
+    :call_id, :request_id, :rollout_id,
+    (select coalesce(max(seq), -1) + 1 from calls where rollout_id = :rollout_id),
+    :context, :occurrence, :choice, :seed, 'reserved', :owner, :lease_until, :api, :stream, :asked_at, :history
+)
+"""
+_STANDING = "select state, failure_kind from calls where call_id = ?"
+_RECORD = """
+update calls set
+    state = :state, lease_until = null, failure_kind = :failure_kind, uncaptured = :uncaptured,
+    tools_hash = :tools_hash, template_hash = :template_hash, parent_call_id = :parent_call_id,
+    parent_outcome = :parent_outcome, parent_reason = :parent_reason, prompt_tokens = :prompt_tokens,
+    completion_tokens = :completion_tokens, prompt_base_call_id = :prompt_base_call_id,
+    prompt_shared = :prompt_shared, prompt_ids = :prompt_ids, completion_ids = :completion_ids,
+    logprobs = :logprobs, document = :document
+where call_id = :call_id
+"""
+_SETTLE = """
+update calls set state = ?, lease_until = null, failure_kind = ?, document = ? where call_id = ?
+"""
+_DELIVER = """
+insert into deliveries (call_id, started_at, ended_at, outcome, events)
+select :call_id, :started_at, :ended_at, :outcome, :events
+where exists (select 1 from calls where call_id = :call_id)
+"""
+_LAPSED = "select call_id, rollout_id from calls where state = 'reserved' and lease_until <= ?"
+_RESERVED = "select call_id, rollout_id from calls where state = 'reserved'"
+
+
+def reserve(connection: sqlite3.Connection, asked: Reservation) -> Reserved:
+    """Give a call its occurrence and seed; a reservation told twice gets the same answer."""
+    if held := connection.execute(_HELD, (asked.call_id,)).fetchone():
+        return Reserved(held["occurrence"], held["seed"])
+    rollout = _open_rollout(connection, asked)
+    key = (asked.rollout_id, asked.context, asked.choice)
+    occurrence: int = connection.execute(_NEXT_OCCURRENCE, key).fetchone()[0]
+    seed = asked.mint(occurrence)
+    if asked.exclusive_seed:
+        _refuse_shared_seed(connection, asked, seed, rollout)
+    _add_reserved(connection, asked, Reserved(occurrence, seed))
+    return Reserved(occurrence, seed)
+
+
+def renew(connection: sqlite3.Connection, call_ids: Sequence[CallId], lease_until: float) -> None:
+    connection.executemany(
+        "update calls set lease_until = ? where call_id = ? and state = 'reserved'",
+        [(lease_until, call_id) for call_id in call_ids],
+    )
+
+
+def record(connection: sqlite3.Connection, memory: TokenMemory, call: Call) -> bool:
+    """Put the outcome into the row; False where it came too late and was only counted.
+
+    An outcome is written once, with one exception: `proxy_died` was a guess from a lapsed lease, and gives way.
+    """
+    rollout_id = call.plan.ask.identity.rollout_id
+    rollout = connection.execute(_ROLLOUT, (rollout_id,)).fetchone()
+    standing = connection.execute(_STANDING, (call.plan.call_id,)).fetchone()
+    if standing and not _awaits_outcome(standing):
+        return bool(standing["state"] != "late")
+    if rollout and rollout["state"] != "open":
+        _count_late(connection, call)
+        return False
+    if standing is None:
+        raise NotFound(f"call {call.plan.call_id} was never reserved", code="call_not_found")
+    _write_outcome(connection, memory, call)
+    return True
+
+
+def sweep(connection: sqlite3.Connection, now: float) -> int:
+    """Give up reservations whose lease lapsed."""
+    return _give_up(connection, connection.execute(_LAPSED, (now,)).fetchall())
+
+
+def give_up_all(connection: sqlite3.Connection) -> int:
+    """Give up every reservation: for a store just taken, whose former owner is dead."""
+    return _give_up(connection, connection.execute(_RESERVED).fetchall())
+
+
+def deliver(connection: sqlite3.Connection, delivery: Delivery) -> None:
+    """Add a delivery; nothing to add to where the rollout was deleted meanwhile."""
+    connection.execute(
+        _DELIVER,
+        {
+            "call_id": delivery.call_id,
+            "started_at": delivery.started_at,
+            "ended_at": delivery.ended_at,
+            "outcome": delivery.outcome,
+            "events": delivery.events,
+        },
+    )
+
+
+def set_call_outcome(connection: sqlite3.Connection, call_id: CallId, outcome: JsonObject) -> bool:
+    found = connection.execute("select rollout_id from calls where call_id = ?", (call_id,)).fetchone()
+    if found is None:
+        return False
+    connection.execute("update calls set outcome = ? where call_id = ?", (json.dumps(outcome), call_id))
+    raise_revision(connection, found["rollout_id"])
+    return True
+
+
+def _open_rollout(connection: sqlite3.Connection, asked: Reservation) -> sqlite3.Row:
+    rollout: sqlite3.Row | None = connection.execute(_ROLLOUT, (asked.rollout_id,)).fetchone()
+    if rollout is None:
+        raise NotFound(f"no rollout {asked.rollout_id!r}", code="rollout_not_found")
+    if rollout["state"] != "open":
+        raise RolloutClosed(f"rollout {asked.rollout_id!r} is {rollout['state']}")
+    if rollout["expires_at"] is not None and rollout["expires_at"] <= asked.asked_at:
+        raise RolloutClosed(f"rollout {asked.rollout_id!r} has expired")
+    return rollout
+
+
+def _refuse_shared_seed(connection: sqlite3.Connection, asked: Reservation, seed: int, rollout: sqlite3.Row) -> None:
+    key = {name: rollout[name] for name in ("run", "grp", "sample")} | {"context": asked.context, "seed": seed}
+    if holder := connection.execute(_SEED_HOLDER, key).fetchone():
+        raise SeedCollision(
+            f"seed {seed} was already drawn with on this conversation by rollout {holder['rollout_id']!r} of the group",
+            param="seed",
+        )
+
+
+def _add_reserved(connection: sqlite3.Connection, asked: Reservation, given: Reserved) -> None:
+    connection.execute(
+        _RESERVE,
+        {
+            "call_id": asked.call_id,
+            "request_id": asked.request_id,
+            "rollout_id": asked.rollout_id,
+            "context": asked.context,
+            "occurrence": given.occurrence,
+            "choice": asked.choice,
+            "seed": given.seed,
+            "owner": asked.owner,
+            "lease_until": asked.lease_until,
+            "api": asked.api,
+            "stream": asked.stream,
+            "asked_at": asked.asked_at,
+            "history": asked.history,
+        },
+    )
+
+
+def _awaits_outcome(standing: sqlite3.Row) -> bool:
+    return bool(standing["state"] == "reserved" or standing["failure_kind"] == PROXY_DIED.kind)
+
+
+def _count_late(connection: sqlite3.Connection, call: Call) -> None:
+    """Note that a result came, without keeping it; once per call, also where its row is deleted."""
+    rollout_id = call.plan.ask.identity.rollout_id
+    counted = connection.execute("insert or ignore into late_results values (?, ?)", (call.plan.call_id, rollout_id))
+    if counted.rowcount:
+        _settle(connection, call.plan.call_id, "late", LATE)
+        raise_revision(connection, rollout_id)
+
+
+def _write_outcome(connection: sqlite3.Connection, memory: TokenMemory, call: Call) -> None:
+    columns = outcome_columns(call)
+    prompt = KeptPrompt(None, 0, b"")
+    if captured := columns["completion_ids"] is not None:
+        completion = arrived(call)
+        ids = pack_ids(completion.tokens.prompt_ids if completion else ())
+        prompt = keep_prompt(connection, memory, call.plan, ids)
+        memory.put(call.plan.call_id, ids + columns["completion_ids"])
+    columns |= {
+        "prompt_base_call_id": prompt.base,
+        "prompt_shared": prompt.shared,
+        "prompt_ids": prompt.rest if captured else None,
+        "document": json.dumps(kept_document(call) | {"request": keep_request(connection, call.plan.ask)}),
+    }
+    connection.execute(_RECORD, columns)
+
+
+def _give_up(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row]) -> int:
+    for row in rows:
+        _settle(connection, row["call_id"], "failed", PROXY_DIED)
+    for rollout_id in {row["rollout_id"] for row in rows}:
+        connection.execute(
+            "update rollouts set revision = revision + 1 where rollout_id = ? and state <> 'open'", (rollout_id,)
+        )
+    return len(rows)
+
+
+def _settle(connection: sqlite3.Connection, call_id: str, state: str, failure: Failure) -> None:
+    """Close a row without a result."""
+    document = json.dumps({"failure": failure_field(failure)})
+    connection.execute(_SETTLE, (state, failure.kind, document, call_id))

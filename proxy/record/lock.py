@@ -1,0 +1,40 @@
+"""One process per store file: a lock that the kernel drops when its holder dies, however it dies."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from proxy.record.faults import StoreInUse
+
+
+class FileLock:
+    """An exclusive lock on `<store>.lock`; the file stays behind, since removing it would race."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._path = Path(f"{store}.lock")
+        self._descriptor: int | None = None
+
+    def take(self) -> None:
+        """Hold the lock until release; raises StoreInUse where another holds it."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise StoreInUse(
+                f"store {self._store} is in use by process {holder}: use one process per SQLite file"
+            ) from None
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Let the next process in."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,121 @@
+-- The first schema: rollouts, calls with their tokens, deliveries, and what the proxy keeps about itself.
+
+create table rollouts (
+    number integer primary key,  -- order of creation
+    rollout_id text not null unique,
+    run text not null,
+    grp text not null,
+    sample integer not null,
+    attempt integer not null,
+    profile text not null,
+    sampling text not null,
+    state text not null check (state in ('open', 'finished', 'expired', 'deleted')),
+    created_at real not null,
+    expires_at real,
+    finished_at real,
+    token_budget integer,
+    metadata text not null,
+    outcome text,
+    revision integer not null,
+    unique (run, grp, sample, attempt)
+) strict;
+
+create index rollouts_of_group on rollouts (run, grp, number);
+create index rollouts_in_state on rollouts (state, number);
+create index rollouts_to_expire on rollouts (expires_at) where state = 'open' and expires_at is not null;
+
+-- Blobs and documents stand last, so that counting and matching never read past them.
+create table calls (
+    number integer primary key,
+    call_id text not null unique,
+    request_id text not null,
+    rollout_id text not null,
+    seq integer not null,  -- order of reservation within the rollout
+    context text not null,
+    occurrence integer not null,
+    choice integer not null,
+    seed integer not null,
+    state text not null check (state in ('reserved', 'done', 'failed', 'late')),
+    owner text not null,
+    lease_until real,  -- null once the outcome is known
+    api text not null,
+    stream integer not null,
+    asked_at real not null,
+    history text not null,  -- chain hash of the whole request
+    tools_hash text,
+    template_hash text,
+    parent_call_id text,
+    parent_outcome text,
+    parent_reason text,
+    failure_kind text,
+    uncaptured integer not null default 0,
+    prompt_tokens integer not null default 0,
+    completion_tokens integer not null default 0,
+    prompt_base_call_id text,  -- the call whose prompt and completion this prompt starts with
+    prompt_shared integer,  -- how many ids of them it shares
+    outcome text,
+    prompt_ids blob,  -- the ids after the shared ones
+    completion_ids blob,
+    logprobs blob,
+    document text,
+    unique (rollout_id, seq),
+    unique (rollout_id, context, choice, occurrence)
+) strict;
+
+create index calls_by_history on calls (rollout_id, history, seq);
+create index calls_by_seed on calls (context, seed);
+create index calls_to_count on calls (
+    rollout_id, state, failure_kind, uncaptured, prompt_tokens, completion_tokens
+);
+create index calls_on_lease on calls (lease_until) where state = 'reserved';
+
+-- Results that came after their rollout was closed; kept apart from calls, which a deletion drops.
+create table late_results (
+    call_id text primary key,
+    rollout_id text not null
+) strict, without rowid;
+
+create index late_results_of_rollout on late_results (rollout_id);
+
+create table deliveries (
+    number integer primary key,
+    call_id text not null,
+    started_at real not null,
+    ended_at real not null,
+    outcome text not null,
+    events integer not null
+) strict;
+
+create index deliveries_of_call on deliveries (call_id, number);
+
+-- JSON values that calls of one rollout share: each message once, chained to the message before it; tools; the rest.
+create table bodies (
+    rollout_id text not null,
+    hash blob not null,
+    previous blob,
+    body text not null,
+    unique (rollout_id, hash)
+) strict;
+
+create table profiles (
+    name text primary key,
+    profile text not null,
+    base text not null,
+    changed_at real not null
+) strict;
+
+create table idempotency_keys (
+    key text primary key,
+    asked text not null,
+    rollout_ids text not null
+) strict;
+
+create table kept (
+    name text primary key,
+    value text not null
+) strict;
+
+create table pings (
+    id integer primary key check (id = 1),
+    at real not null
+) strict;

@@ -1,0 +1,110 @@
+"""Prompts as what they add to an earlier call of the rollout, so that a long rollout costs what it says once.
+
+A call's base is the call whose own request is the longest start of this one; the prompt is kept as the number of ids
+that it shares with the base's prompt and completion, and the rest. What is shared is counted on the ids themselves:
+a bad choice of base costs room, never correctness.
+"""
+
+import sqlite3
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from proxy.model import CallId, Plan
+from proxy.record.packing import ID_BYTES, shared_ids
+
+# Ids remembered in all, 4 bytes each: the latest turns of a few hundred long rollouts.
+REMEMBERED_IDS = 8_000_000
+# Messages that may lie between a request and its base; beyond it the prompt is kept whole.
+LOOK_BACK = 256
+
+_BASE_BY_HISTORY = """
+select call_id from calls
+where rollout_id = ? and history = ? and state = 'done' and prompt_ids is not null
+  and tools_hash = ? and template_hash = ?
+order by seq limit 1
+"""
+_PARENT = """
+select history from calls where call_id = ? and rollout_id = ? and state = 'done' and prompt_ids is not null
+"""
+_LINK = """
+select call_id, prompt_base_call_id, prompt_shared, prompt_ids, completion_ids from calls where call_id = ?
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPrompt:
+    """A prompt as it is stored."""
+
+    base: CallId | None
+    shared: int
+    """Leading ids of the base's prompt and completion that this prompt starts with."""
+    rest: bytes
+
+
+class TokenMemory:
+    """Prompt and completion ids of recent calls, packed; forgets the longest unused first."""
+
+    def __init__(self, limit_ids: int = REMEMBERED_IDS) -> None:
+        self._limit_bytes = limit_ids * ID_BYTES
+        self._bytes = 0
+        self._ids: OrderedDict[str, bytes] = OrderedDict()
+
+    def get(self, call_id: str) -> bytes | None:
+        ids = self._ids.get(call_id)
+        if ids is not None:
+            self._ids.move_to_end(call_id)
+        return ids
+
+    def put(self, call_id: str, ids: bytes) -> None:
+        self._bytes += len(ids) - len(self._ids.pop(call_id, b""))
+        self._ids[call_id] = ids
+        while self._bytes > self._limit_bytes:
+            self._bytes -= len(self._ids.popitem(last=False)[1])
+
+
+def keep_prompt(connection: sqlite3.Connection, memory: TokenMemory, plan: Plan, ids: bytes) -> KeptPrompt:
+    """A packed prompt, less what the rollout already holds."""
+    base = _find_base(connection, plan)
+    if base is None:
+        return KeptPrompt(None, 0, ids)
+    shared = shared_ids(whole_ids(connection, memory, base), ids)
+    return KeptPrompt(base, shared, ids[shared * ID_BYTES :])
+
+
+def whole_ids(connection: sqlite3.Connection, memory: TokenMemory, call_id: str) -> bytes:
+    """Packed prompt and completion ids of a recorded call, however long the chain below it."""
+    links = list[sqlite3.Row]()
+    ids, step = memory.get(call_id), call_id
+    while ids is None:
+        link = connection.execute(_LINK, (step,)).fetchone()
+        links.append(link)
+        step = link["prompt_base_call_id"]
+        ids = b"" if step is None else memory.get(step)
+    for link in reversed(links):
+        kept = ids[: (link["prompt_shared"] or 0) * ID_BYTES]
+        ids = kept + (link["prompt_ids"] or b"") + (link["completion_ids"] or b"")
+        memory.put(link["call_id"], ids)
+    return ids
+
+
+def _find_base(connection: sqlite3.Connection, plan: Plan) -> CallId | None:
+    """The parent where it is as near as any, else the earliest call with the longest common history.
+
+    The earliest, so that many draws on one conversation all lean on the first instead of on one another.
+    """
+    parent_history = _parent_history(connection, plan)
+    talk = plan.ask.conversation
+    for history in talk.history[: -LOOK_BACK - 1 : -1]:
+        if history == parent_history:
+            return plan.parent.call_id
+        key = (plan.ask.identity.rollout_id, history, talk.tools_hash, talk.template_hash)
+        if found := connection.execute(_BASE_BY_HISTORY, key).fetchone():
+            return CallId(found["call_id"])
+    return None
+
+
+def _parent_history(connection: sqlite3.Connection, plan: Plan) -> str | None:
+    if plan.parent.call_id is None:
+        return None
+    found = connection.execute(_PARENT, (plan.parent.call_id, plan.ask.identity.rollout_id)).fetchone()
+    return found["history"] if found else None

@@ -1,0 +1,157 @@
+"""What the proxy needs of a store, in the words of its callers.
+
+Every writing method returns only when its effect survives a crash of this process; `record` also survives a crash of
+the machine when durability is fsync. All raise StoreDown when the store cannot answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from proxy.model import (
+    Call,
+    CallId,
+    Delivery,
+    JsonObject,
+    Profile,
+    Reservation,
+    Reserved,
+    Rollout,
+    RolloutId,
+    RolloutState,
+)
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """Some items in a stable order, and where to go on; no cursor means the end."""
+
+    items: tuple[Item, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutFilter:
+    """Which rollouts a list shows; None does not narrow."""
+
+    run: str | None = None
+    group: str | None = None
+    state: RolloutState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutCounts:
+    """How a rollout stands: the numbers behind its capture health."""
+
+    calls: int = 0
+    completed: int = 0
+    failed: int = 0
+    reserved: int = 0
+    late: int = 0
+    """Results that came after the rollout was closed: counted, never added."""
+    uncaptured: int = 0
+    """Completed calls whose ids or logprobs have gaps."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    failures: tuple[tuple[str, int], ...] = ()
+    """(failure kind, number) pairs, most frequent first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredProfile:
+    """A profile changed at run time, and the digest of the settings it was changed from."""
+
+    profile: Profile
+    base: str
+    changed_at: float
+
+
+class Store(Protocol):
+    """Rollouts, reservations, calls and deliveries, durably."""
+
+    async def open(self) -> None:
+        """Take the store, migrate it, and account for reservations that a dead owner left."""
+
+    async def close(self) -> None:
+        """Write what is queued and let go."""
+
+    async def ping(self) -> None:
+        """Raise StoreDown unless a write would go through now."""
+
+    async def keep(self, name: str, value: str) -> str:
+        """The value under `name`; the given one is stored first where there is none yet."""
+
+    # rollouts
+
+    async def create_rollouts(
+        self, rollouts: Sequence[Rollout], *, idempotency_key: str | None = None, asked: str = ""
+    ) -> tuple[Rollout, ...]:
+        """Add all or none.
+
+        `asked` is a digest of the request: the same key with the same digest returns what was created then; with
+        another digest, or where an id or (run, group, sample, attempt) was ever used, Conflict is raised.
+        """
+
+    async def rollout(self, rollout_id: RolloutId) -> Rollout | None:
+        """The rollout in whatever state, or None if the id was never used."""
+
+    async def rollouts(self, narrow: RolloutFilter, cursor: str | None, limit: int) -> Page[Rollout]:
+        """Rollouts in order of creation. Deleted ones only where the filter asks for them."""
+
+    async def counts(self, rollout_id: RolloutId) -> RolloutCounts:
+        """The numbers of one rollout."""
+
+    async def close_rollout(self, rollout_id: RolloutId, state: RolloutState, at: float) -> Rollout | None:
+        """Finish or delete; deleting drops the rollout's calls and keeps the id taken. Idempotent.
+
+        A deleted rollout stays deleted; a finished or expired one may be deleted.
+        """
+
+    async def expire_rollouts(self, now: float) -> int:
+        """Close open rollouts whose time is over; how many."""
+
+    async def set_outcome(self, rollout_id: RolloutId, outcome: JsonObject) -> Rollout | None:
+        """Replace the outcome, also after finish; raises the revision."""
+
+    async def set_call_outcome(self, call_id: CallId, outcome: JsonObject) -> bool:
+        """Replace a call's outcome; raises its rollout's revision. False if there is no such call."""
+
+    # calls
+
+    async def reserve(self, reservation: Reservation) -> Reserved:
+        """Write the row that exists before the engine is asked.
+
+        Raises RolloutClosed if the rollout is not open, SeedCollision if an exclusive seed is held by another sample
+        of the same run and group on the same context.
+        """
+
+    async def renew(self, call_ids: Sequence[CallId], lease_until: float) -> None:
+        """Move the leases of running calls."""
+
+    async def record(self, call: Call) -> None:
+        """Put the outcome into the reserved row, idempotent by call_id.
+
+        Raises RolloutClosed when the rollout was closed meanwhile: the result is counted as late and not added.
+        """
+
+    async def sweep(self, now: float) -> int:
+        """Record reservations whose lease lapsed as failure `proxy_died`; how many."""
+
+    async def deliver(self, delivery: Delivery) -> None:
+        """Add a delivery to a call; not synced on its own."""
+
+    async def call(self, call_id: CallId) -> JsonObject | None:
+        """One call as a `rollpin.call/1` document."""
+
+    async def calls(self, rollout_id: RolloutId, cursor: str | None, limit: int) -> Page[JsonObject]:
+        """A rollout's calls as `rollpin.call/1` documents, in order of reservation; reserved ones included."""
+
+    # profiles
+
+    async def stored_profiles(self) -> tuple[StoredProfile, ...]:
+        """Profiles that were changed at run time."""
+
+    async def put_profile(self, stored: StoredProfile) -> None:
+        """Keep a run-time change."""

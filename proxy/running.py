@@ -1,0 +1,184 @@
+"""A reply while it grows, and all of them: who reads, who left, what is held back.
+
+The turn runs in a task of its own. Clients only read from it; one that leaves can neither lose the record nor stop it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeAlias
+
+from proxy.errors import Busy, ProxyError
+from proxy.model import CallId, Completion, JsonObject, Plan, RolloutId
+
+Verdict: TypeAlias = Completion | ProxyError
+
+
+class Running:
+    """One reply: events in order, then a verdict. Any number of readers, from the first event on."""
+
+    def __init__(self, plan: Plan, *, call_s: float, orphan_grace_s: float) -> None:
+        self.plan = plan
+        self._grace_s = orphan_grace_s
+        self._events: list[JsonObject] = []
+        self._held: list[JsonObject] = []
+        self._verdict: Verdict | None = None
+        self._changed = asyncio.Event()
+        self._readers = 0
+        self._latest = asyncio.get_running_loop().time() + call_s
+        self._until = self._latest
+        self._limit: asyncio.Timeout | None = None
+        self.is_abandoned = False
+        """Whether everybody who waited for this reply has left."""
+        self.is_stopped = False
+        """Whether the proxy itself is going down."""
+
+    @asynccontextmanager
+    async def time_limit(self) -> AsyncIterator[None]:
+        """Cut the exchange with the engine, by TimeoutError, when its time is over or nobody waits any more."""
+        async with asyncio.timeout_at(self._until) as limit:
+            self._limit = limit
+            try:
+                yield
+            finally:
+                self._limit = None
+
+    def publish(self, event: JsonObject) -> None:
+        """Let readers have an event now."""
+        self._events.append(event)
+        self._wake()
+
+    def hold(self, event: JsonObject) -> None:
+        """Keep an event that shows the end until the record is durable."""
+        self._held.append(event)
+
+    def end(self, completion: Completion) -> None:
+        """The record is durable: release what was held."""
+        self._events.extend(self._held)
+        self._settle(completion)
+
+    def fail(self, error: ProxyError) -> None:
+        """There is no end to show; readers are told why."""
+        self._settle(error)
+
+    async def read(self) -> AsyncIterator[JsonObject]:
+        """Events from the first on, as they come; stops at the verdict."""
+        position = 0
+        while True:
+            while position < len(self._events):
+                yield self._events[position]
+                position += 1
+            if self._verdict is not None:
+                return
+            await self._changed.wait()
+
+    async def verdict(self) -> Verdict:
+        """How it ended."""
+        while self._verdict is None:
+            await self._changed.wait()
+        return self._verdict
+
+    @contextmanager
+    def reader(self) -> Iterator[None]:
+        """Be counted as one who waits for this reply; when the last one leaves, its time runs out."""
+        self._readers += 1
+        self._run_until(self._latest, abandoned=False)
+        try:
+            yield
+        finally:
+            self._readers -= 1
+            if not self._readers:
+                self._run_until(asyncio.get_running_loop().time() + self._grace_s, abandoned=True)
+
+    def stop(self) -> None:
+        """Cut the exchange now; what has arrived is recorded."""
+        self.is_stopped = True
+        self._latest = asyncio.get_running_loop().time()
+        self._run_until(self._latest, abandoned=self.is_abandoned)
+
+    def _run_until(self, when: float, *, abandoned: bool) -> None:
+        self.is_abandoned = abandoned
+        self._until = min(when, self._latest)
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(self._until)
+
+    def _settle(self, verdict: Verdict) -> None:
+        self._verdict = verdict
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+class Turns:
+    """All replies that are growing in this process."""
+
+    def __init__(self, *, at_once: int, at_once_per_rollout: int) -> None:
+        self._at_once = at_once
+        self._per_rollout_at_once = at_once_per_rollout
+        self._per_rollout: dict[RolloutId, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: dict[CallId, Running] = {}
+        self._admitted = 0
+
+    @contextmanager
+    def admission(self, rollout_id: RolloutId) -> Iterator["Admission"]:
+        """Room for one call; given back when the block fails, else when the started turn ends. Raises Busy."""
+        if self._admitted >= self._at_once:
+            raise Busy(f"{self._at_once} calls are in flight, which is the limit of this proxy")
+        if self._per_rollout.get(rollout_id, 0) >= self._per_rollout_at_once:
+            raise Busy(f"{self._per_rollout_at_once} calls of this rollout are in flight, which is its limit")
+        admission = Admission(self, rollout_id)
+        try:
+            yield admission
+        except BaseException:
+            admission.give_back()
+            raise
+
+    def start(self, running: Running, work: Coroutine[Any, Any, None], admission: "Admission") -> None:
+        """Run a turn to its end, whoever waits for it."""
+        task = asyncio.get_running_loop().create_task(work, name=running.plan.call_id)
+        self._tasks.add(task)
+        self._running[running.plan.call_id] = running
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self._running.pop(running.plan.call_id, None)
+            admission.give_back()
+
+        task.add_done_callback(ended)
+
+    def call_ids(self) -> tuple[CallId, ...]:
+        """The calls whose leases this process must keep."""
+        return tuple(self._running)
+
+    async def drain(self, seconds: float, commit_s: float) -> None:
+        """Let turns end by themselves, then cut the rest and wait until they are recorded."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+        for running in self._running.values():
+            running.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=commit_s)
+
+    def count(self, rollout_id: RolloutId, change: int) -> None:
+        self._admitted += change
+        self._per_rollout[rollout_id] = self._per_rollout.get(rollout_id, 0) + change
+        if not self._per_rollout[rollout_id]:
+            del self._per_rollout[rollout_id]
+
+
+class Admission:
+    """Room for one call, given back once."""
+
+    def __init__(self, turns: Turns, rollout_id: RolloutId) -> None:
+        self._turns = turns
+        self._rollout_id = rollout_id
+        self._held = True
+        turns.count(rollout_id, 1)
+
+    def give_back(self) -> None:
+        if self._held:
+            self._held = False
+            self._turns.count(self._rollout_id, -1)

@@ -1,0 +1,455 @@
+"""Every setting, with its default, its range and what it is for.
+
+One key has one meaning in rollpin.toml, as ROLLPIN_… in the environment (nested names joined by two underscores) and
+as a flag; flags win over the environment, the environment over the file. docs/settings.md is generated from here.
+"""
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from proxy.errors import BadAsk
+from proxy.model import Profile
+
+CONFIG_FILE = "rollpin.toml"
+CONFIG_VARIABLE = "ROLLPIN_CONFIG"
+ENV_PREFIX = "ROLLPIN_"
+NESTED = ("profiles", "limits", "timeouts")
+"""Settings that have settings of their own: ROLLPIN_LIMITS__BODY_BYTES."""
+SECRETS = frozenset({"admin_token", "read_token", "key_secret", "api_key"})
+PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+PROFILE_NAME_RULE = "1 to 64 letters, digits, dots, dashes or underscores, beginning with a letter or digit"
+# Tokens travel in a header, so anything else could never be presented.
+TOKEN_PATTERN = re.compile(r"[!-~]+")
+SHORTEST_SECRET = 16
+LARGEST_INT32 = 2**31 - 1
+# About 31 years; keeps every expiry a date that can be written.
+LONGEST_TTL_S = 1_000_000_000
+
+Secret = SecretStr | None
+_chosen_file: ContextVar[Path | None] = ContextVar("chosen_file", default=None)
+
+
+class EngineSettings(BaseModel):
+    """One engine of the pool."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    url: str = Field(description="Base URL of the server, without /v1.")
+    kind: Literal["auto", "vllm", "sglang"] = Field("auto", description="What serves there; auto asks it.")
+    api_key: Secret = Field(None, description="Bearer token that the engine wants, if any.")
+    weight: float = Field(1.0, gt=0, description="Share of the rollouts that it gets among its peers.")
+
+    @field_validator("url")
+    @classmethod
+    def _http_url(cls, value: str) -> str:
+        return checked_url(value).removesuffix("/v1")
+
+
+class ProfileSettings(BaseModel):
+    """The complete sampling set of a profile; what a harness asks for is pinned to these values."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    temperature: float = Field(1.0, ge=0, le=2, description="Softmax temperature; 0 is greedy.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus mass; 1 keeps every token.")
+    top_k: int = Field(-1, ge=-1, le=LARGEST_INT32, description="Most likely tokens kept; -1 keeps every token.")
+    min_p: float = Field(0.0, ge=0, le=1, description="Least probability relative to the top; 0 is off.")
+    repetition_penalty: float = Field(1.0, gt=0, le=2, description="1 is off.")
+    presence_penalty: float = Field(0.0, ge=-2, le=2, description="0 is off.")
+    frequency_penalty: float = Field(0.0, ge=-2, le=2, description="0 is off.")
+    max_tokens_cap: int | None = Field(None, ge=1, description="Most tokens a call may generate.")
+    prefix_supply: bool = Field(True, description="Give the engine the exact ids so far (not yet in force).")
+    model: str | None = Field(None, min_length=1, description="Model name sent to the engine; unset sends its own.")
+
+    @field_validator("top_k")
+    @classmethod
+    def _no_zero_top_k(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("0 means 'off' to one engine and an error to another; write -1 for off")
+        return value
+
+    def named(self, name: str) -> Profile:
+        """The profile as the core knows it."""
+        return Profile(name=name, **self.model_dump())
+
+
+class LimitSettings(BaseModel):
+    """What one caller or one rollout may use up."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    body_bytes: int = Field(50_000_000, ge=1_000, description="Largest request body; over it is a 413.")
+    reply_bytes: int = Field(200_000_000, ge=10_000, description="Largest engine reply that is read.")
+    calls_at_once: int = Field(2048, ge=1, description="Calls in flight in all; over it is a 429.")
+    calls_at_once_per_rollout: int = Field(64, ge=1, description="Calls in flight of one rollout.")
+    rollout_ttl_s: float | None = Field(
+        86_400, gt=0, le=LONGEST_TTL_S, description="Rollouts expire after this unless they ask for another ttl_s."
+    )
+
+
+class TimeoutSettings(BaseModel):
+    """How long the proxy waits, in seconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    connect_s: float = Field(10, gt=0, description="Connecting to an engine.")
+    silence_s: float = Field(900, gt=0, description="Silence from an engine: before its first byte and between two.")
+    call_s: float = Field(3600, gt=0, description="One call in all.")
+    orphan_grace_s: float = Field(3, ge=0, description="A call goes on this long after its client left.")
+    commit_wait_s: float = Field(30, ge=0, description="How long a record that fails to commit is retried.")
+    lease_s: float = Field(60, ge=1, description="A reservation without a sign of life for this long is dead.")
+    drain_s: float = Field(20, ge=0, description="Calls in flight get this long at shutdown.")
+    probe_s: float = Field(30, gt=0, description="One question to an engine about itself.")
+
+
+class Settings(BaseSettings):
+    """All settings of one proxy."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_prog_name="rollpin serve",
+    )
+
+    host: str = Field("127.0.0.1", min_length=1, description="Address that harnesses reach.")
+    port: int = Field(8080, ge=0, le=65535, description="Port that harnesses reach; 0 picks a free one.")
+    control_host: str = Field("127.0.0.1", min_length=1, description="Address of the control plane's own port.")
+    control_port: int | None = Field(
+        None, ge=0, le=65535, description="Own port for the control plane; unset shares `port`."
+    )
+    control_socket: Path | None = Field(
+        None, description="Unix socket (mode 0600) for the control plane instead of a port."
+    )
+    public_url: str | None = Field(None, description="Base URL told to harnesses where it is not host:port.")
+
+    engines: Annotated[tuple[EngineSettings, ...], NoDecode] = Field(
+        (), validate_default=True, description="The engines, at least one; plain URLs, comma separated, will do."
+    )
+    profiles: dict[str, ProfileSettings] = Field(
+        default_factory=dict,
+        validate_default=True,
+        description="Named sampling sets; `train` and `validation` always exist.",
+    )
+    default_profile: str = Field("train", description="Profile of rollouts that name none.")
+
+    pin_mode: Literal["override", "strict"] = Field(
+        "override", description="Replace what a client asks of the sampler, or refuse it."
+    )
+    run_seed: int | None = Field(
+        None, ge=0, lt=2**53, description="Root of all seeds; unset draws one and keeps it in the store."
+    )
+    client_seed: Literal["override", "honour", "mix"] = Field(
+        "override", description="What becomes of a seed that a client sends."
+    )
+    require_replayable: bool = Field(
+        False, description="Refuse profiles and engines whose calls could not be replayed."
+    )
+    missing_ids: Literal["fail", "mask"] = Field(
+        "fail", description="A reply without whole ids fails its call, or is kept and marked untrainable."
+    )
+    constrained_fields: Literal["flag", "drop", "refuse"] = Field(
+        "flag", description="Fields that bend the distribution: passed and marked, dropped, or refused."
+    )
+    unknown_fields: Literal["drop", "refuse"] = Field(
+        "drop", description="Fields outside the allow-list: dropped and recorded, or refused."
+    )
+    media_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Hosts whose image and audio URLs may reach the engine, comma separated; data: URLs always may."
+    )
+    reasoning_field: str = Field(
+        "reasoning_content", pattern=r"^[a-z_]+$", description="Where clients find the reasoning text."
+    )
+
+    store: str = Field("sqlite:///rollpin.db", description="Where records live.")
+    durability: Literal["fsync", "wal"] = Field(
+        "fsync", description="fsync survives a machine crash, wal a crash of the process."
+    )
+
+    admin_token: Secret = Field(None, description="Opens every control route; unset is minted once.")
+    read_token: Secret = Field(None, description="Opens the reading routes; unset is minted once.")
+    key_secret: Secret = Field(None, description="Signs rollout keys; replicas share it; unset is minted once.")
+    secrets_file: Path = Field(Path("rollpin.secrets.json"), description="Where minted secrets are kept (mode 0600).")
+    trust_rollout_header: bool = Field(False, description="Let X-Rollout-Id name the rollout.")
+    auto_register: bool = Field(
+        False, description="Create unknown rollouts on first use, any key accepted; loopback only."
+    )
+
+    limits: LimitSettings = LimitSettings()
+    timeouts: TimeoutSettings = TimeoutSettings()
+    log_format: Literal["console", "json"] = Field("console", description="How the log is written.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What is logged.")
+
+    @field_validator("public_url")
+    @classmethod
+    def _public_http_url(cls, value: str | None) -> str | None:
+        return value if value is None else checked_url(value)
+
+    @field_validator("media_hosts", mode="before")
+    @classmethod
+    def _hosts_as_list(cls, value: Any) -> Any:
+        return _listed(value) if isinstance(value, str) else value
+
+    @field_validator("engines", mode="before")
+    @classmethod
+    def _urls_as_engines(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = _listed(value)
+        if isinstance(value, dict):
+            value = [value]
+        if isinstance(value, list | tuple):
+            return tuple({"url": item.strip()} if isinstance(item, str) else item for item in value)
+        return value
+
+    @field_validator("engines")
+    @classmethod
+    def _each_once(cls, value: tuple[EngineSettings, ...]) -> tuple[EngineSettings, ...]:
+        urls = [engine.url for engine in value]
+        if twice := {url for url in urls if urls.count(url) > 1}:
+            raise ValueError(f"named twice: {', '.join(sorted(twice))}")
+        return value
+
+    @field_validator("profiles", mode="before")
+    @classmethod
+    def _with_defaults(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        named = {"train": {}, "validation": {}, **value}
+        return {
+            name: {**profile_defaults(name), **values} if isinstance(values, dict) else values
+            for name, values in named.items()
+        }
+
+    @field_validator("profiles")
+    @classmethod
+    def _well_named(cls, value: dict[str, ProfileSettings]) -> dict[str, ProfileSettings]:
+        for name in value:
+            if not PROFILE_NAME.fullmatch(name):
+                raise ValueError(f"{name[:80]!r}: {PROFILE_NAME_RULE}")
+        return value
+
+    @field_validator("admin_token", "read_token", "key_secret")
+    @classmethod
+    def _strong(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        text = value.get_secret_value() if value else ""
+        if text and len(text) < SHORTEST_SECRET:
+            raise ValueError(f"needs {SHORTEST_SECRET} characters or more")
+        if info.field_name != "key_secret" and text and not TOKEN_PATTERN.fullmatch(text):
+            raise ValueError("only printable ASCII without spaces can be sent in a header")
+        if info.field_name != "key_secret" and text.startswith("rk-"):
+            raise ValueError("must not begin with rk-, as the keys of rollouts do")
+        return value
+
+    @field_validator("store")
+    @classmethod
+    def _known_store(cls, value: str) -> str:
+        if not value.startswith("sqlite:///") or value == "sqlite:///":
+            raise ValueError(f"{value!r}: write sqlite:///PATH (other stores are not built yet)")
+        return value
+
+    @model_validator(mode="after")
+    def _agree(self) -> "Settings":
+        if wrong := tuple(self._disagreements()):
+            raise ValueError("\n".join(wrong))
+        return self
+
+    def _disagreements(self) -> Iterator[str]:
+        if self.default_profile not in self.profiles:
+            yield f"default_profile: no profile is named {self.default_profile!r}"
+        if self.control_port is not None and self.control_socket is not None:
+            yield "control_port: excludes control_socket"
+        if self.control_port and self.control_port == self.port:
+            yield "control_port: the same as port; leave it unset to share that"
+        if self.admin_token and self.read_token and self.admin_token == self.read_token:
+            yield "read_token: must differ from admin_token"
+        if self.auto_register and not is_loopback(self.host):
+            yield f"auto_register: needs a loopback host, not {self.host!r}"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  the signature is pydantic's
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  the signature is pydantic's
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        file = TomlConfigSettingsSource(settings_cls, config_file())
+        return init_settings, env_settings, file
+
+    @property
+    def store_path(self) -> Path:
+        """The SQLite file of `store`."""
+        return Path(self.store.removeprefix("sqlite:///"))
+
+
+class ServeSettings(Settings):
+    """The settings of a proxy that is to serve: without an engine there is nothing to ask."""
+
+    @field_validator("engines")
+    @classmethod
+    def _at_least_one(cls, value: tuple[EngineSettings, ...]) -> tuple[EngineSettings, ...]:
+        if not value:
+            raise ValueError("name at least one")
+        return value
+
+
+class WrongSettings(Exception):
+    """Settings that nothing can be started with; `faults` has one line for each."""
+
+    def __init__(self, found: Sequence[str]) -> None:
+        super().__init__("; ".join(found))
+        self.faults = tuple(found)
+
+
+def load_settings(flags: Sequence[str] = (), config: Path | None = None, *, to_serve: bool = True) -> Settings:
+    """Settings from flags, environment and file; raises WrongSettings with every fault that can be told.
+
+    `to_serve` asks for at least one engine.
+    """
+    found = unknown_variables(os.environ)
+    chosen = _chosen_file.set(config)
+    try:
+        if (config or os.environ.get(CONFIG_VARIABLE)) and not config_file().is_file():
+            found.append(f"config: no file {str(config_file())!r}")
+        kind = ServeSettings if to_serve else Settings
+        settings = kind(_cli_parse_args=list(flags), _cli_exit_on_error=False)
+    except ValidationError as error:
+        found += faults(error)
+    except SettingsError as error:
+        found.append(_unreadable(str(error)))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        found.append(f"{config_file()}: {error}")
+    finally:
+        _chosen_file.reset(chosen)
+    if found:
+        raise WrongSettings(found)
+    return settings
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """One line for each ROLLPIN_ variable that sets nothing."""
+    return [f"{name}: no such setting" for name in sorted(environment) if _sets_nothing(name)]
+
+
+def _sets_nothing(variable: str) -> bool:
+    if not variable.upper().startswith(ENV_PREFIX) or variable == CONFIG_VARIABLE:
+        return False
+    name, nested, _ = variable[len(ENV_PREFIX) :].lower().partition("__")
+    return name not in (NESTED if nested else Settings.model_fields)
+
+
+def _listed(text: str) -> Any:
+    """JSON if it looks so, else what stands between the commas."""
+    return json.loads(text) if text.lstrip()[:1] in {"[", "{"} else [part.strip() for part in text.split(",")]
+
+
+def _unreadable(message: str) -> str:
+    """pydantic-settings' own words for a value that is no JSON or a flag that is none, as one of our lines."""
+    if match := re.search(r'field "(\w+)" from source', message):
+        return f"{match[1]}: not valid JSON"
+    if match := re.search(r"unrecognized arguments: (\S+)", message):
+        return f"{match[1]}: no such setting"
+    return message.removeprefix("error parsing CLI: ").removeprefix("argument ")
+
+
+def config_file() -> Path:
+    """rollpin.toml in the working folder, or the file that --config or ROLLPIN_CONFIG names."""
+    return _chosen_file.get() or Path(os.environ.get(CONFIG_VARIABLE) or CONFIG_FILE)
+
+
+def checked_url(value: str) -> str:
+    """A base URL without its last slash; raises ValueError unless it is plain http(s)."""
+    parts = urlsplit(value)
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a URL must not carry a user or a password")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not _has_port(parts):
+        raise ValueError(f"{value!r} is not an http(s) URL")
+    if parts.query or parts.fragment:
+        raise ValueError(f"{value!r} must not carry a query or a fragment")
+    return value.rstrip("/")
+
+
+def _has_port(parts: SplitResult) -> bool:
+    """Whether the port, if any, is a number in range; asking for it is how urllib tells."""
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    return host in {"localhost", "::1"} or host.startswith("127.")
+
+
+def profile_defaults(name: str) -> dict[str, Any]:
+    """Where a profile's defaults differ from everybody's: nothing is trained on validation, so nothing is supplied."""
+    return {"prefix_supply": False} if name == "validation" else {}
+
+
+def profile_from(name: str, values: Mapping[str, Any]) -> Profile:
+    """A profile from outside values, on top of its defaults; raises BadAsk with all faults on one line."""
+    if not PROFILE_NAME.fullmatch(name):
+        raise BadAsk(f"profile name {name[:80]!r}: {PROFILE_NAME_RULE}", code="invalid_profile", param="name")
+    try:
+        settings = ProfileSettings.model_validate({**profile_defaults(name), **values}, strict=True)
+    except ValidationError as error:
+        raise BadAsk("; ".join(faults(error)), code="invalid_profile") from error
+    return settings.named(name)
+
+
+def faults(error: ValidationError, noun: str = "setting") -> list[str]:
+    """One clear line per fault: where, what is wrong, and what stood there (secrets aside)."""
+    return [line for item in error.errors() for line in _fault(item, noun)]
+
+
+def _fault(item: ErrorDetails, noun: str) -> list[str]:
+    where = ".".join(str(part) for part in item["loc"])
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if not where:
+        return message.split("\n")
+    if item["type"] == "extra_forbidden":
+        return [f"{where}: no such {noun}"]
+    shown = item.get("input")
+    if isinstance(shown, str | int | float) and repr(shown) not in message and not _may_hold_a_secret(where):
+        return [f"{where}: {message} (got {shown!r:.80})"]
+    return [f"{where}: {message}"]
+
+
+def _may_hold_a_secret(where: str) -> bool:
+    """Whether what stood there is better not shown: a secret, or what may carry one, as a URL may a password."""
+    last = where.rpartition(".")[2]
+    return last in SECRETS or last == "engines" or last.endswith("url")

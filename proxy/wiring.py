@@ -1,0 +1,87 @@
+"""The parts of one running proxy, put together once."""
+
+import itertools
+from dataclasses import dataclass
+
+import structlog
+
+from proxy import clock
+from proxy.engine.pool import Pool
+from proxy.engine.upstream import Upstream
+from proxy.keys import Keys, load_keys
+from proxy.model import Finding
+from proxy.profiles import Profiles
+from proxy.record.sqlite import SqliteStore
+from proxy.record.store import Store
+from proxy.running import Turns
+from proxy.settings import Settings
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Wiring:
+    """What a turn and the control plane work with."""
+
+    settings: Settings
+    keys: Keys
+    store: Store
+    profiles: Profiles
+    upstream: Upstream
+    pool: Pool
+    turns: Turns
+    run_seed: int
+    owner: str
+    """Id of this process: reservations carry it."""
+    data_port: int
+    """The port that harnesses reach, known once it is bound."""
+
+    def startup_findings(self) -> tuple[Finding, ...]:
+        """What every profile meets on the engines that have answered."""
+        return tuple(
+            itertools.chain.from_iterable(self.pool.findings(self.profiles.get(name)) for name in self.profiles.names())
+        )
+
+
+async def wire(settings: Settings) -> Wiring:
+    """Open the store and look at the engines once.
+
+    Raises ValueError and OSError for what the settings got wrong, StoreInUse for a store that is taken.
+    """
+    keys, minted = load_keys(settings)
+    if minted:
+        log.warning("secrets were minted", file=str(settings.secrets_file.resolve()))
+    owner = clock.new_id("px")
+    store = SqliteStore(settings.store_path, durability=settings.durability)
+    await store.open()
+    profiles = Profiles(settings.profiles)
+    for name in profiles.restore(await store.stored_profiles()):
+        log.warning("the settings of a profile are newer than its run-time change and win", profile=name)
+    limits, timeouts = settings.limits, settings.timeouts
+    upstream = Upstream(
+        connect_s=timeouts.connect_s,
+        silence_s=timeouts.silence_s,
+        probe_s=timeouts.probe_s,
+        reply_bytes=limits.reply_bytes,
+    )
+    pool = Pool(settings.engines, upstream, require_replayable=settings.require_replayable)
+    await pool.look()
+    return Wiring(
+        settings=settings,
+        keys=keys,
+        store=store,
+        profiles=profiles,
+        upstream=upstream,
+        pool=pool,
+        turns=Turns(at_once=limits.calls_at_once, at_once_per_rollout=limits.calls_at_once_per_rollout),
+        run_seed=await settle_run_seed(settings, store),
+        owner=owner,
+        data_port=settings.port,
+    )
+
+
+async def settle_run_seed(settings: Settings, store: Store) -> int:
+    """The setting's run seed, else the one that the store keeps, drawn at its first use."""
+    if settings.run_seed is not None:
+        return settings.run_seed
+    return int(await store.keep("run_seed", str(clock.new_run_seed())))

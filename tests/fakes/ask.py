@@ -1,0 +1,210 @@
+"""A generation request as an engine understands it, and the refusals both engines share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.routing import Route
+
+from tests.fakes.draw import Completion, Limits, Sampling
+from tests.fakes.reader import Parsing
+from tests.fakes.template import Json
+
+Spans = tuple[tuple[str, int, int], ...]
+"""Which weight version made which tokens: version, start, end."""
+SEED_LOW, SEED_HIGH = -(2**63), 2**63 - 1
+GENERATION_CONFIG = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
+"""What the model's own files recommend, and both engines apply to whatever a request leaves out."""
+NEUTRAL = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How an engine was started."""
+
+    model: str = "tiny"
+    deterministic: bool = True
+    """SGLang's flag; vLLM honours seeds either way."""
+    max_model_len: int = 4096
+    token_delay_s: float = 0.0
+    tokens_per_event: int = 1
+    parsers: bool = True
+    """Reasoning and tool-call parsers are on."""
+    dev_mode: bool = False
+    """vLLM's development endpoints are there."""
+    weight_version: str = "default"
+    """The trainer's label for the weights; it alone changes while the engine runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request for generation, checked and with every default filled in."""
+
+    body: Json
+    id: str
+    model: str
+    created: int
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    seed: int | None
+    n: int
+    limits: Limits
+    parsing: Parsing
+    headers: Mapping[str, str]
+
+    @property
+    def stream(self) -> bool:
+        """The reply is to come as events."""
+        return bool(self.body.get("stream"))
+
+    @property
+    def include_usage(self) -> bool:
+        """The stream is to end with the usage."""
+        return bool((self.body.get("stream_options") or {}).get("include_usage"))
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Every event is to carry the usage so far."""
+        options = self.body.get("stream_options") or {}
+        return self.include_usage and bool(options.get("continuous_usage_stats"))
+
+    @property
+    def logprobs(self) -> int | None:
+        """How many alternatives come with each token's logprob; None for no logprobs at all."""
+        return int(self.body.get("top_logprobs") or 0) if self.body.get("logprobs") else None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One server-sent event."""
+
+    payload: Json
+    tokens: int
+    """How many tokens of each choice have been told when it is out."""
+    name: str | None = None
+
+
+class Refusal(Exception):
+    """The engine won't take the request; it answers with an error body."""
+
+    def __init__(self, status: int, body: Json) -> None:
+        super().__init__(f"{status} {body}")
+        self.status, self.body = status, body
+
+
+class EngineDeath(Exception):
+    """The request brings the whole server down."""
+
+
+class Dialect(Protocol):
+    """What tells one engine from the other."""
+
+    def read(self, body: Json, headers: Mapping[str, str], setup: Setup) -> Ask:
+        """Check a request; `Refusal` or `EngineDeath` when it can't be served."""
+        ...
+
+    def seed(self, ask: Ask, setup: Setup, choice: int) -> int | None:
+        """The seed a choice is drawn with; None for a new one each time."""
+        ...
+
+    @property
+    def resumes(self) -> bool:
+        """The noise hangs on the absolute position."""
+        ...
+
+    def whole(self, ask: Ask, completions: tuple[Completion, ...], setup: Setup, spans: Spans) -> Json:
+        """The body of a reply that is not streamed."""
+        ...
+
+    def events(self, ask: Ask, completions: tuple[Completion, ...], setup: Setup) -> list[Event]:
+        """The events of a streamed reply, without the closing mark."""
+        ...
+
+    def error(self, status: int, message: str) -> Json:
+        """An error body of the engine's own shape."""
+        ...
+
+    def error_event(self, status: int, message: str) -> Json:
+        """An error in the middle of a stream."""
+        ...
+
+    def routes(self, engine: "EngineView") -> list[Route]:
+        """The endpoints besides generation."""
+        ...
+
+
+class EngineView(Protocol):
+    """What the other endpoints may look at and do."""
+
+    setup: Setup
+    is_paused: bool
+
+    @property
+    def running(self) -> int:
+        """How many calls are being answered."""
+        ...
+
+    def abort(self, start_of_id: str) -> None:
+        """Abort the running calls whose id starts so; an empty string means all."""
+        ...
+
+    def label_weights(self, version: str) -> None:
+        """Change the weights' label."""
+        ...
+
+
+def effective_sampling(body: Mapping[str, Any]) -> Sampling:
+    """The request's settings, then the model's recommendation, then the neutral value."""
+    given = {name: body[name] for name in NEUTRAL if body.get(name) is not None}
+    chosen = {**NEUTRAL, **GENERATION_CONFIG, **given}
+    bias = tuple(sorted((int(k), float(v)) for k, v in (body.get("logit_bias") or {}).items()))
+    return Sampling(
+        temperature=float(chosen["temperature"]),
+        top_p=float(chosen["top_p"]),
+        top_k=int(chosen["top_k"]),
+        min_p=float(chosen["min_p"]),
+        repetition_penalty=float(chosen["repetition_penalty"]),
+        presence_penalty=float(chosen["presence_penalty"]),
+        frequency_penalty=float(chosen["frequency_penalty"]),
+        logit_bias=bias,
+    )
+
+
+def limits(body: Mapping[str, Any], max_tokens: int) -> Limits:
+    """What ends the reply."""
+    stop = body.get("stop") or ()
+    return Limits(
+        max_tokens=max_tokens,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop_token_ids=frozenset(body.get("stop_token_ids") or ()),
+        ignore_eos=bool(body.get("ignore_eos")),
+        min_tokens=int(body.get("min_tokens") or 0),
+    )
+
+
+def is_id_list(value: Any) -> bool:
+    """A non-empty list of whole numbers that could be token ids."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in value)
+    )
+
+
+def thinking(body: Mapping[str, Any]) -> bool:
+    """The request leaves thinking on, as it is by default."""
+    return bool((body.get("chat_template_kwargs") or {}).get("enable_thinking", True))
+
+
+def parsing(body: Mapping[str, Any], setup: Setup) -> Parsing:
+    """Which parsers will be at work."""
+    has_tools = bool(body.get("tools")) and body.get("tool_choice") != "none"
+    return Parsing(thinking=setup.parsers and thinking(body), tools=setup.parsers and has_tools)

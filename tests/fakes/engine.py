@@ -1,0 +1,164 @@
+"""The engine behind the sockets: the script, what it has received, what runs, and its HTTP application."""
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tests.fakes.ask import Dialect, EngineDeath, Refusal, Setup
+from tests.fakes.exchange import Exchange
+from tests.fakes.script import Item, item_from_json
+from tests.fakes.sglang import SGLang
+from tests.fakes.template import Json
+from tests.fakes.vllm import VLLM
+
+Kind = Literal["vllm", "sglang"]
+DIALECTS: dict[str, Callable[[], Dialect]] = {"vllm": VLLM, "sglang": SGLang}
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A generation request as it came in."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: Json
+
+
+class Engine:
+    """State shared by the server's thread and the test's."""
+
+    def __init__(self, kind: Kind, setup: Setup) -> None:
+        self.kind, self.setup = kind, setup
+        self.dialect = DIALECTS[kind]()
+        self.requests: list[Received] = []
+        self.refused: list[Received] = []
+        self.aborted = self.served = 0
+        self.is_paused = False
+        self.on_cut: Callable[[Any], None] = lambda client: None
+        self.on_death: Callable[[], None] = lambda: None
+        self._calls: list[Exchange] = []
+        self._lock = threading.Lock()
+        self._queue: deque[Item] = deque()
+        self._always: Item | None = None
+
+    @property
+    def running(self) -> int:
+        """How many calls are being answered."""
+        return len(self._calls)
+
+    def script(self, *items: Item) -> None:
+        """What happens to the next generation requests, one item each."""
+        with self._lock:
+            self._queue.extend(items)
+
+    def always(self, item: Item | None) -> None:
+        """What happens whenever nothing else is scripted; None for the toy model's own words."""
+        with self._lock:
+            self._always = item
+
+    def next_item(self) -> Item | None:
+        """Take the next item off the script."""
+        with self._lock:
+            return self._queue.popleft() if self._queue else self._always
+
+    def begin(self, exchange: Exchange) -> None:
+        """Count the call as running."""
+        self._calls.append(exchange)
+
+    def end(self, exchange: Exchange, *, client_gone: bool) -> None:
+        """Count the call as over."""
+        self._calls.remove(exchange)
+        self.served += 1
+        self.aborted += client_gone
+
+    def abort(self, start_of_id: str) -> None:
+        """Abort the running calls whose id starts so; an empty string means all."""
+        for exchange in self._calls:
+            if exchange.ask.id.startswith(start_of_id):
+                exchange.abort()
+
+    def cut_connection(self, client: Any) -> None:
+        """Close the connection to a client without another word."""
+        self.on_cut(client)
+
+    def label_weights(self, version: str) -> None:
+        """Change the weights' label."""
+        self.setup = replace(self.setup, weight_version=version)
+
+    def app(self) -> Starlette:
+        """The HTTP application."""
+        routes = [
+            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/_fake/script", self._take_script, methods=["POST"]),
+            Route("/_fake/requests", self._tell_requests),
+            Route("/_fake/state", self._tell_state),
+            *self.dialect.routes(self),
+        ]
+        return Starlette(routes=routes, exception_handlers={HTTPException: _plain_error})
+
+    async def _chat(self, request: Request) -> Response:
+        try:
+            body = await _json_object(request, self.dialect)
+        except Refusal as refusal:
+            return JSONResponse(refusal.body, refusal.status)
+        headers = dict(request.headers)
+        received = Received(request.method, request.url.path, headers, body)
+        try:
+            ask = self.dialect.read(body, headers, self.setup)
+        except Refusal as refusal:
+            self.refused.append(received)
+            return JSONResponse(refusal.body, refusal.status)
+        except EngineDeath:
+            self.requests.append(received)
+            self.on_death()
+            return Response(status_code=500)
+        self.requests.append(received)
+        return Exchange(self, ask, self.next_item())
+
+    async def _take_script(self, request: Request) -> Response:
+        """`[ITEM, ...]` or one item, or `{"always": ITEM}`."""
+        written = await request.json()
+        try:
+            if "always" in written:
+                self.always(item_from_json(written["always"]) if written["always"] else None)
+            else:
+                self.script(*map(item_from_json, written if isinstance(written, list) else [written]))
+        except (KeyError, TypeError, ValueError) as problem:
+            return JSONResponse({"error": f"not a script: {problem}"}, 400)
+        return JSONResponse({"scripted": len(self._queue)})
+
+    async def _tell_requests(self, _: Request) -> Response:
+        return JSONResponse([asdict(received) for received in self.requests])
+
+    async def _tell_state(self, _: Request) -> Response:
+        return JSONResponse({"running": self.running, "aborted": self.aborted, "served": self.served})
+
+
+async def _json_object(request: Request, dialect: Dialect) -> Json:
+    """The body, if it is JSON by its type and by its looks."""
+    if not request.headers.get("content-type", "").startswith("application/json"):
+        message = "Unsupported Media Type: Only 'application/json' is allowed"
+        raise Refusal(400, dialect.error(400, message))
+    try:
+        body = await request.json()
+    except json.JSONDecodeError as problem:
+        raise Refusal(400, dialect.error(400, f"invalid JSON: {problem}")) from None
+    if not isinstance(body, dict):
+        raise Refusal(400, dialect.error(400, "Input should be a valid dictionary"))
+    return body
+
+
+async def _plain_error(_: Request, error: Exception) -> Response:
+    """Unknown paths and methods, as FastAPI answers them."""
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"detail": error.detail}, error.status_code)

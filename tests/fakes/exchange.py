@@ -1,0 +1,264 @@
+"""One generation call on the wire: drawn at once, told token by token, and broken where the script says so."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol
+
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from tests.fakes.ask import Ask, Dialect, Event, Setup, Spans
+from tests.fakes.draw import Completion, Noise, draw, is_thinking
+from tests.fakes.flaws import spoil
+from tests.fakes.script import Fault, FaultKind, Item, Say
+from tests.fakes.template import Json
+
+SSE_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
+DONE = b"data: [DONE]\n\n"
+HELD_POLL_S = 0.005
+"""How often a paused call looks whether it may go on."""
+
+
+class ClientGone(Exception):
+    """The client has closed the connection."""
+
+
+class ConnectionCut(Exception):
+    """The script has cut the connection."""
+
+
+class Host(Protocol):
+    """What a call needs of its engine."""
+
+    setup: Setup
+    dialect: Dialect
+    is_paused: bool
+
+    def begin(self, exchange: "Exchange") -> None:
+        """Count the call as running."""
+        ...
+
+    def end(self, exchange: "Exchange", *, client_gone: bool) -> None:
+        """Count the call as over."""
+        ...
+
+    def cut_connection(self, client: Any) -> None:
+        """Close the connection to a client without another word."""
+        ...
+
+
+class Exchange(Response):
+    """The answer to one generation request."""
+
+    def __init__(self, host: Host, ask: Ask, item: Item | None) -> None:
+        super().__init__()
+        self.ask = ask
+        self._host = host
+        self._fault = item if isinstance(item, Fault) else None
+        self._say = item if isinstance(item, Say) else item.say if item else None
+        self._stirred = asyncio.Event()
+        self._is_gone = self._is_aborted = False
+        self._told = 0
+        self._completions: tuple[Completion, ...] = ()
+        self._versions: list[tuple[str, int]] = []
+
+    def abort(self) -> None:
+        """End it with what has been told so far."""
+        self._is_aborted = True
+        self._stirred.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, unless the client leaves first."""
+        self._host.begin(self)
+        is_cut = False
+        try:
+            async with self._watched(receive):
+                try:
+                    await self._answer(scope, receive, send)
+                except ConnectionCut:
+                    is_cut = True
+                    self._host.cut_connection(scope["client"])
+                    await self._stirred.wait()
+        except ClientGone:
+            pass
+        finally:
+            self._host.end(self, client_gone=self._is_gone and not is_cut)
+
+    @asynccontextmanager
+    async def _watched(self, receive: Receive) -> AsyncIterator[None]:
+        """Notice when the client leaves."""
+        watcher = asyncio.create_task(self._watch(receive))
+        try:
+            yield
+        finally:
+            watcher.cancel()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._is_gone = True
+        self._stirred.set()
+
+    async def _rest(self, seconds: float) -> None:
+        """Sleep, as long as there is a client to sleep for and nobody aborts the call."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+        elif not self._stirred.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stirred.wait(), seconds)
+        if self._is_gone:
+            raise ClientGone
+
+    async def _work(self, tokens: int) -> None:
+        """The time so many tokens take; none of it passes while the engine is paused."""
+        slow = self._fault.seconds if self._fault and self._fault.kind == "slow" else None
+        await self._rest((self._host.setup.token_delay_s if slow is None else slow) * tokens)
+        await self._unpaused()
+
+    async def _unpaused(self) -> None:
+        while self._host.is_paused and not self._is_aborted:
+            await self._rest(HELD_POLL_S)
+        version = self._host.setup.weight_version
+        if not self._versions or self._versions[-1][0] != version:
+            self._versions.append((version, self._told))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        fault, dialect = self._fault, self._host.dialect
+        if fault and fault.kind == "stall_before_headers":
+            await self._rest(fault.seconds)
+        if fault and fault.kind == "error_frame" and not self.ask.stream:
+            fault = Fault.status(fault.code)
+        if fault and fault.kind in ("status", "refuse", "html"):
+            await _refusal(fault, dialect)(scope, receive, send)
+            return
+        await self._unpaused()
+        self._completions = tuple(self._draw(choice) for choice in range(self.ask.n))
+        await (self._stream(send) if self.ask.stream else self._whole(send))
+
+    def _draw(self, choice: int) -> Completion:
+        ask, say, fault, dialect = self.ask, self._say, self._fault, self._host.dialect
+        seed = dialect.seed(ask, self._host.setup, choice)
+        noise = Noise(secrets.randbits(63) if seed is None else seed, ask.sampling, dialect.resumes)
+        thinks = ask.parsing.thinking
+        drawn = draw(
+            ask.prompt,
+            noise,
+            ask.limits,
+            thinks=thinks,
+            scripted=say.ids(thinking=thinks and is_thinking(ask.prompt)) if say else None,
+            scripted_finish=(say.finish if say else None) or "stop",
+        )
+        return drawn.cut(fault.after, "abort") if fault and fault.kind == "abort" else drawn
+
+    def _cut_short(self) -> None:
+        """Keep what has been told of each choice, and call it aborted."""
+        told = self._told
+        self._completions = tuple(c.cut(told, "abort") if len(c.ids) > told else c for c in self._completions)
+
+    async def _whole(self, send: Send) -> None:
+        for told in range(max(len(c.ids) for c in self._completions)):
+            self._told = told
+            await self._work(1)
+            if self._is_aborted:
+                self._cut_short()
+                break
+        dialect, setup = self._host.dialect, self._host.setup
+        payload = dialect.whole(self.ask, self._completions, setup, self._spans())
+        await self._send_whole(_dump(self._spoiled([Event(payload, 0)])[0].payload), send)
+
+    def _spans(self) -> Spans:
+        """Which weights made which tokens of the first choice."""
+        ends = [*(start for _, start in self._versions[1:]), len(self._completions[0].ids)]
+        return tuple((version, start, end) for (version, start), end in zip(self._versions, ends, strict=True))
+
+    async def _send_whole(self, body: bytes, send: Send) -> None:
+        half = len(body) // 2
+        body = body[:half] if self._has("half_json") else body
+        length = str(len(body)).encode()
+        headers = [(b"content-length", length), (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if self._has("cut", "stall"):
+            await send(_piece(body[:half]))
+            await self._break()
+            body = body[half:]
+        await send(_piece(body, more=False))
+
+    async def _stream(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
+        sent, events, is_cut = 0, self._events(), False
+        while sent < len(events):
+            if await self._breaks_stream(sent, send):
+                return
+            await self._work(events[sent].tokens - self._told)
+            if self._is_aborted and not is_cut:
+                self._cut_short()
+                events, is_cut = self._events(), True
+                continue
+            frame = _frame(events[sent])
+            if self._has("half_json") and sent == _last_with_choices(events):
+                await send(_piece(frame[: len(frame) // 2], more=False))
+                return
+            await send(_piece(frame))
+            self._told = max(self._told, events[sent].tokens)
+            sent += 1
+        if not await self._breaks_stream(sent, send, or_later=True):
+            await send(_piece(DONE, more=False))
+
+    def _events(self) -> list[Event]:
+        return self._spoiled(self._host.dialect.events(self.ask, self._completions, self._host.setup))
+
+    def _spoiled(self, events: list[Event]) -> list[Event]:
+        return spoil(events, self._fault.kind) if self._fault else events
+
+    def _has(self, *kinds: FaultKind) -> bool:
+        return self._fault is not None and self._fault.kind in kinds
+
+    async def _breaks_stream(self, sent: int, send: Send, *, or_later: bool = False) -> bool:
+        """Break the stream if this is the place; true when nothing more may follow."""
+        fault = self._fault
+        if fault is None or not self._has("cut", "stall", "error_frame"):
+            return False
+        if fault.after != sent and not (or_later and fault.after > sent):
+            return False
+        if fault.kind == "error_frame":
+            error = self._host.dialect.error_event(fault.code, "the engine broke")
+            await send(_piece(_frame(Event(error, 0)) + DONE, more=False))
+            return True
+        await self._break()
+        return False
+
+    async def _break(self) -> None:
+        """Cut the connection, or stay silent for a while."""
+        if self._fault and self._fault.kind == "stall":
+            await self._rest(self._fault.seconds)
+            return
+        raise ConnectionCut
+
+
+def _refusal(fault: Fault, dialect: Dialect) -> Response:
+    if fault.kind == "html":
+        page = f"<html><body><h1>{fault.code} Bad Gateway</h1></body></html>"
+        return HTMLResponse(page, fault.code)
+    headers: Mapping[str, str] = {"retry-after": "1"} if fault.kind == "refuse" else {}
+    body: Json = dialect.error(fault.code, "scripted") if fault.body is None else fault.body
+    return JSONResponse(body, fault.code, headers)
+
+
+def _last_with_choices(events: list[Event]) -> int:
+    return max(place for place, event in enumerate(events) if event.payload["choices"])
+
+
+def _dump(payload: Json) -> bytes:
+    return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _frame(event: Event) -> bytes:
+    name = f"event: {event.name}\n".encode() if event.name else b""
+    return name + b"data: " + _dump(event.payload) + b"\n\n"
+
+
+def _piece(body: bytes, *, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more}

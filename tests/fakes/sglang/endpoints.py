@@ -1,0 +1,131 @@
+"""SGLang's endpoints besides generation: discovery, tokenizing, and the trainer's controls."""
+
+import time
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tests.fakes.ask import EngineView
+from tests.fakes.sglang.controls import Controls
+from tests.fakes.sglang.request import rendered_ids
+from tests.fakes.template import Json, Unrenderable
+from tests.fakes.tokens import decode, encode
+
+VERSION = "0.5.23"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Everything but generation."""
+
+    engine: EngineView
+
+    def routes(self) -> list[Route]:
+        """The table of them."""
+        return [
+            Route("/v1/models", self.models),
+            Route("/model_info", self.model_info),
+            Route("/get_model_info", self.model_info),
+            Route("/server_info", self.server_info),
+            Route("/get_server_info", self.server_info),
+            Route("/health", self.health),
+            Route("/ready", self.health),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/v1/tokenize", self.tokenize, methods=["POST"]),
+            Route("/detokenize", self.detokenize, methods=["POST"]),
+            *Controls(self.engine).routes(),
+        ]
+
+    async def models(self, _: Request) -> Response:
+        """The one model."""
+        setup = self.engine.setup
+        model = {
+            "id": setup.model,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "sglang",
+            "root": setup.model,
+            "parent": None,
+            "max_model_len": setup.max_model_len,
+        }
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def model_info(self, _: Request) -> Response:
+        """What changes with the weights."""
+        setup = self.engine.setup
+        info = {
+            "model_path": f"models/{setup.model}",
+            "served_model_name": setup.model,
+            "tokenizer_path": f"models/{setup.model}",
+            "is_generation": True,
+            "preferred_sampling_params": None,
+            "weight_version": setup.weight_version,
+            "load_format": "auto",
+            "reasoning_parser": "qwen3" if setup.parsers else None,
+            "tool_call_parser": "qwen" if setup.parsers else None,
+            "disaggregation_mode": "null",
+            "has_image_understanding": False,
+            "has_audio_understanding": False,
+            "model_type": "qwen3",
+            "architectures": ["Qwen3ForCausalLM"],
+        }
+        return JSONResponse(info)
+
+    async def server_info(self, _: Request) -> Response:
+        """How the server was started; its weight version is the one from then."""
+        setup = self.engine.setup
+        flags: Json = {
+            "model_path": f"models/{setup.model}",
+            "tokenizer_path": f"models/{setup.model}",
+            "served_model_name": setup.model,
+            "weight_version": "default",
+            "context_length": setup.max_model_len,
+            "max_total_num_tokens": 2 * setup.max_model_len,
+            "max_req_input_len": setup.max_model_len - 6,
+            "random_seed": 1234,
+            "dp_size": 1,
+            "tp_size": 1,
+            "skip_tokenizer_init": False,
+            "attention_backend": "torch_native",
+            "sampling_backend": "pytorch",
+            "sampling_defaults": "model",
+            "preferred_sampling_params": None,
+            "enable_deterministic_inference": setup.deterministic,
+            "rl_on_policy_target": None,
+            "speculative_algorithm": None,
+            "disable_radix_cache": False,
+            "chunked_prefill_size": 4096,
+            "allow_auto_truncate": False,
+            "enable_custom_logit_processor": False,
+            "return_input_ids": False,
+            "return_output_ids": False,
+            "incremental_streaming_output": False,
+            "reasoning_parser": "qwen3" if setup.parsers else None,
+            "tool_call_parser": "qwen" if setup.parsers else None,
+            "status": "ready",
+            "version": VERSION,
+            "frontend": "python",
+        }
+        return JSONResponse({**flags, "internal_states": [dict(flags)]})
+
+    async def health(self, _: Request) -> Response:
+        """Alive."""
+        return Response()
+
+    async def tokenize(self, request: Request) -> Response:
+        """Ids of a text or of messages."""
+        body = await request.json()
+        try:
+            ids = rendered_ids(body) if "messages" in body else encode(body["prompt"])
+        except Unrenderable as problem:
+            error = {"object": "error", "message": str(problem), "type": "BadRequestError", "param": None}
+            return JSONResponse({**error, "code": 400}, 400)
+        length = self.engine.setup.max_model_len
+        return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": length})
+
+    async def detokenize(self, request: Request) -> Response:
+        """Text of ids, without special tokens unless they are asked for."""
+        body = await request.json()
+        return JSONResponse({"text": decode(body["tokens"], skip_special=body.get("skip_special_tokens", True))})

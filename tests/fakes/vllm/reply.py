@@ -1,0 +1,227 @@
+"""The shapes of vLLM's replies, whole and as events."""
+
+import uuid
+from collections.abc import Sequence
+
+from tests.fakes.ask import Ask, Event, Setup
+from tests.fakes.draw import Completion, alternatives
+from tests.fakes.reader import Delta, Message, ReplyReader, merged, printed_pieces, read_message
+from tests.fakes.template import Json
+from tests.fakes.tokens import TURN_END, pieces, token_bytes
+
+FINGERPRINT = "vllm-0.32.0-c684fc79"
+
+
+def whole(ask: Ask, completions: Sequence[Completion]) -> Json:
+    """A `chat.completion`."""
+    messages = [read_message(c, ask.parsing, keep_tail=False) for c in completions]
+    thoughts = sum(m.reasoning_tokens for m in messages)
+    usage = _usage(ask, sum(len(c.ids) for c in completions), thoughts, details=True)
+    pairs = zip(completions, messages, strict=True)
+    return {
+        "id": ask.id,
+        "object": "chat.completion",
+        "created": ask.created,
+        "model": ask.model,
+        "choices": [_choice(ask, place, c, m) for place, (c, m) in enumerate(pairs)],
+        "service_tier": None,
+        "system_fingerprint": FINGERPRINT,
+        "usage": usage,
+        "prompt_logprobs": None,
+        "prompt_token_ids": list(ask.prompt) if ask.body.get("return_token_ids") else None,
+        "prompt_text": None,
+        "kv_transfer_params": None,
+        "ec_transfer_params": None,
+        "metrics": None,
+    }
+
+
+def events(ask: Ask, completions: Sequence[Completion], setup: Setup) -> list[Event]:
+    """`chat.completion.chunk`s: a role for each choice, then the tokens in turn, then the usage."""
+    events = [Event(_first(ask, index), 0) for index in range(len(completions))]
+    tellers = [_Teller(ask, index, c, setup) for index, c in enumerate(completions)]
+    size = setup.tokens_per_event
+    longest = max(len(c.ids) for c in completions)
+    for start in range(0, max(longest, 1), size):
+        for teller in tellers:
+            events.extend(teller.tell(start))
+    if ask.include_usage:
+        total, thoughts = sum(len(c.ids) for c in completions), sum(t.thoughts for t in tellers)
+        usage = {"usage": _usage(ask, total, thoughts), "system_fingerprint": FINGERPRINT}
+        events.append(Event({**_chunk(ask, []), **usage}, longest))
+    return events
+
+
+def _hides(ask: Ask) -> bool:
+    """With reasoning left out, a parser at work takes ids and logprobs with it."""
+    return ask.body.get("include_reasoning") is False and (ask.parsing.thinking or ask.parsing.tools)
+
+
+def _choice(ask: Ask, index: int, completion: Completion, message: Message) -> Json:
+    hidden = _hides(ask)
+    return {
+        "index": index,
+        "message": _message(ask, message),
+        "logprobs": None if hidden else _logprobs(ask, completion, range(len(completion.ids))),
+        "finish_reason": _finish(ask, completion, called=bool(message.calls)),
+        "stop_reason": _stop_reason(ask, completion),
+        "token_ids": list(completion.ids) if ask.body.get("return_token_ids") and not hidden else None,
+        "routed_experts": None,
+    }
+
+
+def _message(ask: Ask, message: Message) -> Json:
+    """An unfinished call stays in the content."""
+    content = message.content + message.half_call
+    calls = [
+        {"id": _call_id(), "type": "function", "function": {"name": name, "arguments": arguments}}
+        for name, arguments in message.calls
+    ]
+    shows = ask.body.get("include_reasoning") is not False
+    return {
+        "role": "assistant",
+        "content": content or None,
+        "refusal": None,
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
+        **({"tool_calls": calls} if calls else {}),
+        "reasoning": (message.reasoning or None) if shows else None,
+    }
+
+
+def _call_id() -> str:
+    return f"chatcmpl-tool-{uuid.uuid4().hex[:16]}"
+
+
+def _finish(ask: Ask, completion: Completion, *, called: bool) -> str:
+    """A call turns `stop` into `tool_calls`, unless the request named the function."""
+    named = isinstance(ask.body.get("tool_choice"), dict)
+    return "tool_calls" if called and completion.finish == "stop" and not named else completion.finish
+
+
+def _stop_reason(ask: Ask, completion: Completion) -> int | str | None:
+    """The model's own end token goes without saying."""
+    is_own = completion.matched == TURN_END and TURN_END not in ask.limits.stop_token_ids
+    return None if is_own else completion.matched
+
+
+def _logprobs(ask: Ask, completion: Completion, places: Sequence[int]) -> Json | None:
+    if ask.logprobs is None:
+        return None
+    texts = pieces(completion.ids, keep_tail=False)
+    return {
+        "content": [
+            {**_token(texts[p], completion.logprobs[p]), "top_logprobs": _top(ask, completion, texts[p], p)}
+            for p in places
+        ]
+    }
+
+
+def _top(ask: Ask, completion: Completion, text: str, place: int) -> list[Json]:
+    ranked = alternatives(completion.ids[place], completion.logprobs[place], ask.logprobs or 0)
+    own = completion.ids[place]
+    return [_token(text if i == own else token_bytes(i).decode(errors="replace"), lp) for i, lp in ranked]
+
+
+def _token(text: str, logprob: float) -> Json:
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def _usage(ask: Ask, completion_tokens: int, thoughts: int, *, details: bool = False) -> Json:
+    prompt_tokens = len(ask.prompt)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": completion_tokens,
+        **({"prompt_tokens_details": None} if details else {}),
+        "completion_tokens_details": {"reasoning_tokens": thoughts},
+    }
+
+
+def _chunk(ask: Ask, choices: list[Json]) -> Json:
+    return {
+        "id": ask.id,
+        "object": "chat.completion.chunk",
+        "created": ask.created,
+        "model": ask.model,
+        "choices": choices,
+    }
+
+
+def _first(ask: Ask, index: int) -> Json:
+    delta = {"role": "assistant", "content": ""}
+    choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+    usage = {"usage": _usage(ask, 0, 0)} if ask.continuous_usage else {}
+    ids = list(ask.prompt) if ask.body.get("return_token_ids") else None
+    return {**_chunk(ask, [choice]), **usage, "prompt_token_ids": ids, "prompt_text": None}
+
+
+class _Teller:
+    """Tells one choice, some tokens at a time."""
+
+    def __init__(self, ask: Ask, index: int, completion: Completion, setup: Setup) -> None:
+        self._ask, self._index, self._completion = ask, index, completion
+        self._size = setup.tokens_per_event
+        self._texts = printed_pieces(completion, keep_tail=False)
+        self._reader = ReplyReader(ask.parsing)
+        self._called = False
+
+    @property
+    def thoughts(self) -> int:
+        """Reasoning tokens told so far."""
+        return self._reader.reasoning_tokens
+
+    def tell(self, start: int) -> list[Event]:
+        """The event for the tokens from here on; none once the choice is over."""
+        total = len(self._completion.ids)
+        if start >= max(total, 1):
+            return []
+        stop = min(start + self._size, total)
+        deltas = [
+            delta
+            for place in range(start, stop)
+            for delta in self._reader.feed(self._completion.ids[place], self._texts[place])
+        ]
+        self._called = self._called or any(d.kind == "call" for d in deltas)
+        choice = self._choice(merged(deltas), range(start, stop), is_last=stop == total)
+        silent = not choice["delta"] and choice["finish_reason"] is None
+        if silent and choice["logprobs"] is None and choice["token_ids"] is None:
+            return []
+        payload = _chunk(self._ask, [choice])
+        if self._ask.continuous_usage:
+            payload["usage"] = _usage(self._ask, stop, self.thoughts)
+        if choice["finish_reason"] is not None and not self._ask.include_usage:
+            payload["system_fingerprint"] = FINGERPRINT
+        return [Event(payload, stop)]
+
+    def _choice(self, deltas: Sequence[Delta], places: range, *, is_last: bool) -> Json:
+        ask, completion, hidden = self._ask, self._completion, _hides(self._ask)
+        finish = _finish(ask, completion, called=self._called) if is_last else None
+        asked = ask.body.get("return_token_ids") and not hidden
+        return {
+            "index": self._index,
+            "delta": _delta(ask, deltas),
+            "logprobs": None if hidden else _logprobs(ask, completion, places),
+            "finish_reason": finish,
+            **({"stop_reason": _stop_reason(ask, completion)} if is_last else {}),
+            "token_ids": list(completion.ids[places.start : places.stop]) if asked else None,
+        }
+
+
+def _delta(ask: Ask, deltas: Sequence[Delta]) -> Json:
+    result: Json = {}
+    for delta in deltas:
+        match delta.kind:
+            case "content":
+                result["content"] = result.get("content", "") + delta.text
+            case "reasoning":
+                if ask.body.get("include_reasoning") is not False:
+                    result["reasoning"] = result.get("reasoning", "") + delta.text
+            case "call":
+                call = {"id": _call_id(), "type": "function", "index": delta.index}
+                result.setdefault("tool_calls", []).append({**call, "function": {"name": delta.text}})
+            case "arguments":
+                call = {"index": delta.index, "function": {"arguments": delta.text}}
+                result.setdefault("tool_calls", []).append(call)
+    return result
