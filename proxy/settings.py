@@ -7,8 +7,7 @@ as a flag; flags win over the environment, the environment over the file. docs/s
 import json
 import os
 import re
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,7 +29,6 @@ from pydantic_settings import (
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -51,9 +49,12 @@ SHORTEST_SECRET = 16
 LARGEST_INT32 = 2**31 - 1
 # About 31 years; keeps every expiry a date that can be written.
 LONGEST_TTL_S = 1_000_000_000
+# TOML has no null.
+NO_LIMIT = "none"
 
 Secret = SecretStr | None
-_chosen_file: ContextVar[Path | None] = ContextVar("chosen_file", default=None)
+chosen_file: ContextVar[Path | None] = ContextVar("chosen_file", default=None)
+"""The file of --config while settings are loaded."""
 
 
 class EngineSettings(BaseModel):
@@ -112,6 +113,11 @@ class LimitSettings(BaseModel):
     rollout_ttl_s: float | None = Field(
         86_400, gt=0, le=LONGEST_TTL_S, description="Rollouts expire after this unless they ask for another ttl_s."
     )
+
+    @field_validator("rollout_ttl_s", mode="before")
+    @classmethod
+    def _none_in_words(cls, value: Any) -> Any:
+        return None if value == NO_LIMIT else value
 
 
 class TimeoutSettings(BaseModel):
@@ -315,79 +321,14 @@ class Settings(BaseSettings):
         return Path(self.store.removeprefix("sqlite:///"))
 
 
-class ServeSettings(Settings):
-    """The settings of a proxy that is to serve: without an engine there is nothing to ask."""
-
-    @field_validator("engines")
-    @classmethod
-    def _at_least_one(cls, value: tuple[EngineSettings, ...]) -> tuple[EngineSettings, ...]:
-        if not value:
-            raise ValueError("name at least one")
-        return value
-
-
-class WrongSettings(Exception):
-    """Settings that nothing can be started with; `faults` has one line for each."""
-
-    def __init__(self, found: Sequence[str]) -> None:
-        super().__init__("; ".join(found))
-        self.faults = tuple(found)
-
-
-def load_settings(flags: Sequence[str] = (), config: Path | None = None, *, to_serve: bool = True) -> Settings:
-    """Settings from flags, environment and file; raises WrongSettings with every fault that can be told.
-
-    `to_serve` asks for at least one engine.
-    """
-    found = unknown_variables(os.environ)
-    chosen = _chosen_file.set(config)
-    try:
-        if (config or os.environ.get(CONFIG_VARIABLE)) and not config_file().is_file():
-            found.append(f"config: no file {str(config_file())!r}")
-        kind = ServeSettings if to_serve else Settings
-        settings = kind(_cli_parse_args=list(flags), _cli_exit_on_error=False)
-    except ValidationError as error:
-        found += faults(error)
-    except SettingsError as error:
-        found.append(_unreadable(str(error)))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        found.append(f"{config_file()}: {error}")
-    finally:
-        _chosen_file.reset(chosen)
-    if found:
-        raise WrongSettings(found)
-    return settings
-
-
-def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """One line for each ROLLPIN_ variable that sets nothing."""
-    return [f"{name}: no such setting" for name in sorted(environment) if _sets_nothing(name)]
-
-
-def _sets_nothing(variable: str) -> bool:
-    if not variable.upper().startswith(ENV_PREFIX) or variable == CONFIG_VARIABLE:
-        return False
-    name, nested, _ = variable[len(ENV_PREFIX) :].lower().partition("__")
-    return name not in (NESTED if nested else Settings.model_fields)
-
-
 def _listed(text: str) -> Any:
     """JSON if it looks so, else what stands between the commas."""
     return json.loads(text) if text.lstrip()[:1] in {"[", "{"} else [part.strip() for part in text.split(",")]
 
 
-def _unreadable(message: str) -> str:
-    """pydantic-settings' own words for a value that is no JSON or a flag that is none, as one of our lines."""
-    if match := re.search(r'field "(\w+)" from source', message):
-        return f"{match[1]}: not valid JSON"
-    if match := re.search(r"unrecognized arguments: (\S+)", message):
-        return f"{match[1]}: no such setting"
-    return message.removeprefix("error parsing CLI: ").removeprefix("argument ")
-
-
 def config_file() -> Path:
     """rollpin.toml in the working folder, or the file that --config or ROLLPIN_CONFIG names."""
-    return _chosen_file.get() or Path(os.environ.get(CONFIG_VARIABLE) or CONFIG_FILE)
+    return chosen_file.get() or Path(os.environ.get(CONFIG_VARIABLE) or CONFIG_FILE)
 
 
 def checked_url(value: str) -> str:

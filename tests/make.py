@@ -65,9 +65,7 @@ def assistant(text: str = "4") -> JsonObject:
     return {"role": "assistant", "content": text}
 
 
-def ask(
-    *messages: JsonObject, of: Rollout | None = None, body: JsonObject | None = None, **changes: Any
-) -> Ask:
+def ask(*messages: JsonObject, of: Rollout | None = None, body: JsonObject | None = None, **changes: Any) -> Ask:
     """A chat request of the given messages; other fields of the client's body in `body`."""
     settled = messages or (user(),)
     whole = {"model": "policy", "messages": list(settled), **(body or {})}
@@ -126,9 +124,7 @@ def plan(asked: Ask | None = None, **changes: Any) -> Plan:
     return replace(made, **changes)
 
 
-def completion(
-    prompt: Sequence[int] = PROMPT, answer: Sequence[int] = (*ANSWER, END), **changes: Any
-) -> Completion:
+def completion(prompt: Sequence[int] = PROMPT, answer: Sequence[int] = (*ANSWER, END), **changes: Any) -> Completion:
     """A whole reply with tokens, each of logprob -0.5."""
     made = Completion(
         tokens=Tokens(tuple(prompt), tuple(answer), (-0.5,) * len(answer)),

@@ -717,10 +717,13 @@ def test_a_cut_breaks_the_connection(kind: str, start: Callable[..., FakeEngine]
     with pytest.raises(httpx.RemoteProtocolError):
         post(engine)
     pieces: list[str] = []
-    body = {"model": "tiny", "messages": HELLO, "stream": True}
-    with CLIENT.stream("POST", f"{engine.url}/v1/chat/completions", json=body) as response:
-        with pytest.raises(httpx.RemoteProtocolError):
-            pieces.extend(response.iter_text())
+    response = CLIENT.send(
+        CLIENT.build_request("POST", f"{engine.url}/v1/chat/completions", json={"messages": HELLO, "stream": True}),
+        stream=True,
+    )
+    with pytest.raises(httpx.RemoteProtocolError):
+        pieces.extend(response.iter_text())
+    response.close()
 
     assert len(events_of("".join(pieces))) == 3
     assert until(lambda: engine.running == 0)
@@ -810,9 +813,7 @@ def test_a_fault_can_happen_to_given_words(kind: str, start: Callable[..., FakeE
 
 @AS_STREAM
 @KINDS
-def test_a_client_that_leaves_frees_the_engine(
-    kind: str, start: Callable[..., FakeEngine], *, as_stream: bool
-) -> None:
+def test_a_client_that_leaves_frees_the_engine(kind: str, start: Callable[..., FakeEngine], *, as_stream: bool) -> None:
     """Within half a second."""
     engine = start(kind, token_delay_s=0.05)
     body = {"model": "tiny", "messages": HELLO, "stream": as_stream, "ignore_eos": True, "max_tokens": 1000}

@@ -1,1 +1,22 @@
-"""What trainers speak: rollouts, groups, outcomes, profiles and reads; never a prompt to an engine."""
+"""What trainers speak: rollouts, groups, outcomes, profiles and reads; never a prompt to an engine.
+
+The routes read `app.state.wiring`, so that one router serves on the main port, a port of its own, or a socket.
+"""
+
+from fastapi import APIRouter
+
+from proxy.control import groups, ops, profiles, reads, rollouts
+
+
+def control_routes() -> APIRouter:
+    """All routes of the control plane."""
+    router = APIRouter()
+    for part in (rollouts, groups, profiles, reads, ops):
+        router.include_router(part.router)
+    router.include_router(probe_routes())
+    return router
+
+
+def probe_routes() -> APIRouter:
+    """Liveness and readiness alone: open to all, so they may stand on the data plane too."""
+    return ops.probes

@@ -12,7 +12,6 @@ from proxy.control.profiles import fit_warnings
 from proxy.errors import BadAsk, NotFound
 from proxy.model import JsonObject, Profile, Rollout, RolloutId
 from proxy.request.identify import check_rollout_id
-from proxy.settings import Settings
 from proxy.wiring import Wiring
 
 LONGEST_IDEMPOTENCY_KEY = 255
@@ -49,7 +48,7 @@ async def create(
 
 def grant(request: Request, wiring: Wiring, rollout: Rollout) -> JsonObject:
     """What the harness of a rollout is given, and where the rollout stands."""
-    base = f"{data_plane(request, wiring.settings)}/rollouts/{rollout.rollout_id}"
+    base = f"{data_plane(request, wiring)}/rollouts/{rollout.rollout_id}"
     return {
         "rollout_id": rollout.rollout_id,
         "base_url": f"{base}/v1",
@@ -63,8 +62,9 @@ def grant(request: Request, wiring: Wiring, rollout: Rollout) -> JsonObject:
     }
 
 
-def data_plane(request: Request, settings: Settings) -> str:
+def data_plane(request: Request, wiring: Wiring) -> str:
     """The URL under which harnesses reach this proxy."""
+    settings = wiring.settings
     if settings.public_url is not None:
         return settings.public_url
     if settings.control_port is None and settings.control_socket is None:
@@ -72,7 +72,7 @@ def data_plane(request: Request, settings: Settings) -> str:
     host = settings.host
     if host in EVERY_ADDRESS:
         host = "127.0.0.1" if settings.control_socket else request.url.hostname or "127.0.0.1"
-    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+    return f"http://[{host}]:{wiring.data_port}" if ":" in host else f"http://{host}:{wiring.data_port}"
 
 
 def _rollouts(wiring: Wiring, body: RolloutBody | GroupBody, places: Sequence[Place]) -> tuple[Rollout, ...]:

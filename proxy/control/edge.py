@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
 from proxy.canonical import canonical_json
-from proxy.errors import BadAsk, ProxyError, error_headers, openai_error
+from proxy.errors import BadAsk, BodyTooLarge, ProxyError, error_headers, openai_error
 from proxy.model import JsonObject
 from proxy.settings import faults
 from proxy.wiring import Wiring
@@ -45,10 +45,11 @@ def wiring_of(request: Request) -> Wiring:
 Wired = Annotated[Wiring, Depends(wiring_of)]
 
 
-async def json_object(request: Request) -> JsonObject:
-    """The body as a JSON object that can be stored and answered as it stands; raises BadAsk."""
+async def json_object(request: Request, wiring: Wired) -> JsonObject:
+    """The body as a JSON object that can be stored and answered as it stands; raises BadAsk or BodyTooLarge."""
+    text = await _body(request, wiring.settings.limits.body_bytes)
     try:
-        value = json.loads(await request.body(), parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant)
         canonical_json(value).decode()
     except (ValueError, RecursionError) as error:
         raise BadAsk(f"the body is not valid JSON: {_why(error)}", code="invalid_json") from error
@@ -57,11 +58,11 @@ async def json_object(request: Request) -> JsonObject:
     return value
 
 
-def body_of(kind: type[Asked]) -> Callable[[Request], Awaitable[Asked]]:
+def body_of(kind: type[Asked]) -> Callable[[JsonObject], Awaitable[Asked]]:
     """A dependency that reads a body of this kind."""
 
-    async def read(request: Request) -> Asked:
-        return checked(kind, await json_object(request))
+    async def read(body: Annotated[JsonObject, Depends(json_object)]) -> Asked:
+        return checked(kind, body)
 
     return read
 
@@ -82,6 +83,18 @@ def checked(kind: type[Asked], value: JsonObject) -> Asked:
     except ValidationError as error:
         where = error.errors()[0]["loc"]
         raise BadAsk("; ".join(faults(error, "field")), param=str(where[0]) if where else None) from error
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    """The body; one that is too long is taken to its end, so that a client still sending sees our answer."""
+    parts, received = list[bytes](), 0
+    async for part in request.stream():
+        received += len(part)
+        if received <= limit:
+            parts.append(part)
+    if received > limit:
+        raise BodyTooLarge(f"the body has {received} bytes, and {limit} is the limit")
+    return b"".join(parts)
 
 
 def _no_constant(name: str) -> None:

@@ -13,19 +13,19 @@ from proxy.model import JsonObject
 from proxy.wiring import Wiring
 
 router = APIRouter(route_class=ControlRoute)
+probes = APIRouter(route_class=ControlRoute)
 
 
-@router.get("/healthz")
+@probes.get("/healthz")
 async def healthz() -> JsonObject:
     """Whether the process answers at all."""
     return {"status": "ok"}
 
 
-@router.get("/readyz")
+@probes.get("/readyz")
 async def readyz(wiring: Wired) -> JSONResponse:
     """Whether calls would be served now: 200, or 503 with the check that fails."""
     checks = {
-        "started": None if wiring.ready else "still starting, or stopping",
         "store": await store_fault(wiring),
         "engines": engines_fault(wiring),
         "profiles": profiles_fault(wiring),

@@ -5,11 +5,21 @@ Pure: what needs other rows (shared ids, shared messages, deliveries) is put in 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from proxy import clock
-from proxy.model import Call, Completion, Failure, JsonObject, Plan, Tokens
+from proxy.model import (
+    Call,
+    Completion,
+    Failure,
+    JsonObject,
+    Plan,
+    Prefix,
+    Profile,
+    Segment,
+    Tokens,
+    VolatileLine,
+)
 from proxy.record.packing import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
 
 CALL_SCHEMA = "rollpin.call/1"
@@ -85,8 +95,8 @@ def kept_document(call: Call) -> JsonObject:
         "sampling": _sampling(plan),
         "seed": {"source": plan.seed.source, "client_seed": plan.seed.client_seed},
         "logprobs_mode": plan.engine.facts.details.get("logprobs_mode"),
-        "segments": [asdict(segment) for segment in call.segments],
-        "prefix": asdict(plan.prefix),
+        "segments": [_fields(segment) for segment in call.segments],
+        "prefix": _fields(plan.prefix),
         "replayable": {"value": call.replayable.verdict, "reasons": list(call.replayable.reasons)},
         "failure": failure_field(call.outcome) if isinstance(call.outcome, Failure) else None,
         "timing": {
@@ -96,7 +106,7 @@ def kept_document(call: Call) -> JsonObject:
         },
         "engine": _engine(plan),
         "profile": _profile(plan),
-        "volatile": [asdict(line) for line in plan.ask.volatile],
+        "volatile": [_fields(line) for line in plan.ask.volatile],
         **(_reply(completion) if completion else {}),
     }
 
@@ -137,6 +147,11 @@ def call_document(row: Mapping[str, Any], ids: bytes | None, extra: JsonObject) 
     }
 
 
+def _fields(value: Segment | Prefix | Profile | VolatileLine) -> JsonObject:
+    """A flat value by its field names; asdict would copy deeply, and cost as much as all the rest."""
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
 def _sampling(plan: Plan) -> JsonObject:
     sampling = plan.sampling
     return {
@@ -162,7 +177,7 @@ def _engine(plan: Plan) -> JsonObject:
 
 
 def _profile(plan: Plan) -> JsonObject:
-    values = asdict(plan.profile)
+    values = _fields(plan.profile)
     return {"name": values.pop("name"), "values": values}
 
 

@@ -207,4 +207,5 @@ def thinking(body: Mapping[str, Any]) -> bool:
 def parsing(body: Mapping[str, Any], setup: Setup) -> Parsing:
     """Which parsers will be at work."""
     has_tools = bool(body.get("tools")) and body.get("tool_choice") != "none"
-    return Parsing(thinking=setup.parsers and thinking(body), tools=setup.parsers and has_tools)
+    is_on = setup.parsers
+    return Parsing(thinking=is_on and thinking(body), tools=is_on and has_tools, is_on=is_on)

@@ -28,6 +28,8 @@ class Parsing:
     thinking: bool
     """Everything is reasoning until the thought is closed; decided by the request, not by the prompt's ids."""
     tools: bool
+    is_on: bool = True
+    """The server has parsers at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,13 +41,19 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> 
 
 def missing(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> list[Migration]:
     """The steps that a file has not had yet."""
-    applied = {name for (name,) in connection.execute("select name from schema_migrations")}
+    applied = _applied(connection)
     if unknown := applied - {migration.name for migration in migrations}:
         raise StoreUnreadable(
             f"the store was written by a newer version (unknown migration {', '.join(sorted(unknown))}): "
             "use that version, or another file"
         )
     return [migration for migration in migrations if migration.name not in applied]
+
+
+def _applied(connection: sqlite3.Connection) -> set[str]:
+    if not connection.execute("select 1 from sqlite_schema where name = 'schema_migrations'").fetchone():
+        return set()
+    return {name for (name,) in connection.execute("select name from schema_migrations")}
 
 
 def _read(file_name: str, sql: str) -> Migration:

@@ -30,7 +30,7 @@ def read(body: Json, headers: Mapping[str, str], setup: Setup) -> Ask:
     return Ask(
         body=body,
         id=body.get("rid") or uuid.uuid4().hex,
-        model=body.get("model", setup.model),
+        model=body.get("model") or setup.model,
         created=int(time.time()),
         prompt=prompt,
         sampling=asks.effective_sampling(body),

@@ -45,6 +45,7 @@ def events(ask: Ask, completions: Sequence[Completion], setup: Setup) -> list[Ev
     for start in range(0, max(longest, 1), size):
         for teller in tellers:
             events.extend(teller.tell(start))
+    events.extend(teller.tell_abort() for teller in tellers if teller.is_aborted)
     if ask.include_usage:
         total, thoughts = sum(len(c.ids) for c in completions), sum(t.thoughts for t in tellers)
         usage = {"usage": _usage(ask, total, thoughts), "system_fingerprint": FINGERPRINT}
@@ -54,15 +55,16 @@ def events(ask: Ask, completions: Sequence[Completion], setup: Setup) -> list[Ev
 
 def _hides(ask: Ask) -> bool:
     """With reasoning left out, a parser at work takes ids and logprobs with it."""
-    return ask.body.get("include_reasoning") is False and (ask.parsing.thinking or ask.parsing.tools)
+    return ask.body.get("include_reasoning") is False and ask.parsing.is_on
 
 
 def _choice(ask: Ask, index: int, completion: Completion, message: Message) -> Json:
     hidden = _hides(ask)
+    places, texts = range(len(completion.ids)), pieces(completion.ids, keep_tail=False)
     return {
         "index": index,
         "message": _message(ask, message),
-        "logprobs": None if hidden else _logprobs(ask, completion, range(len(completion.ids))),
+        "logprobs": None if hidden else _logprobs(ask, completion, places, texts),
         "finish_reason": _finish(ask, completion, called=bool(message.calls)),
         "stop_reason": _stop_reason(ask, completion),
         "token_ids": list(completion.ids) if ask.body.get("return_token_ids") and not hidden else None,
@@ -106,10 +108,9 @@ def _stop_reason(ask: Ask, completion: Completion) -> int | str | None:
     return None if is_own else completion.matched
 
 
-def _logprobs(ask: Ask, completion: Completion, places: Sequence[int]) -> Json | None:
+def _logprobs(ask: Ask, completion: Completion, places: Sequence[int], texts: Sequence[str]) -> Json | None:
     if ask.logprobs is None:
         return None
-    texts = pieces(completion.ids, keep_tail=False)
     return {
         "content": [
             {**_token(texts[p], completion.logprobs[p]), "top_logprobs": _top(ask, completion, texts[p], p)}
@@ -164,6 +165,7 @@ class _Teller:
         self._ask, self._index, self._completion = ask, index, completion
         self._size = setup.tokens_per_event
         self._texts = printed_pieces(completion, keep_tail=False)
+        self._shown = pieces(completion.ids, keep_tail=False)
         self._reader = ReplyReader(ask.parsing)
         self._called = False
 
@@ -172,37 +174,45 @@ class _Teller:
         """Reasoning tokens told so far."""
         return self._reader.reasoning_tokens
 
+    @property
+    def is_aborted(self) -> bool:
+        """The choice was ended from outside, which takes an event without tokens."""
+        return self._completion.finish == "abort"
+
     def tell(self, start: int) -> list[Event]:
-        """The event for the tokens from here on; none once the choice is over."""
+        """The event for the tokens from here on; none once the choice is over, or when it would be empty."""
         total = len(self._completion.ids)
         if start >= max(total, 1):
             return []
-        stop = min(start + self._size, total)
-        deltas = [
-            delta
-            for place in range(start, stop)
-            for delta in self._reader.feed(self._completion.ids[place], self._texts[place])
-        ]
+        places = range(start, min(start + self._size, total))
+        deltas = [d for p in places for d in self._reader.feed(self._completion.ids[p], self._texts[p])]
         self._called = self._called or any(d.kind == "call" for d in deltas)
-        choice = self._choice(merged(deltas), range(start, stop), is_last=stop == total)
-        silent = not choice["delta"] and choice["finish_reason"] is None
-        if silent and choice["logprobs"] is None and choice["token_ids"] is None:
-            return []
+        is_last = places.stop == total and not self.is_aborted
+        choice = self._choice(_delta(self._ask, merged(deltas)), places, is_last=is_last)
+        tells = choice["delta"] or is_last or choice["logprobs"] is not None or choice["token_ids"] is not None
+        return [self._event(choice, places.stop)] if tells else []
+
+    def tell_abort(self) -> Event:
+        """The event that ends an aborted choice."""
+        end = len(self._completion.ids)
+        return self._event(self._choice({}, range(end, end), is_last=True), end)
+
+    def _event(self, choice: Json, told: int) -> Event:
         payload = _chunk(self._ask, [choice])
         if self._ask.continuous_usage:
-            payload["usage"] = _usage(self._ask, stop, self.thoughts)
+            payload["usage"] = _usage(self._ask, told, self.thoughts)
         if choice["finish_reason"] is not None and not self._ask.include_usage:
             payload["system_fingerprint"] = FINGERPRINT
-        return [Event(payload, stop)]
+        return Event(payload, told)
 
-    def _choice(self, deltas: Sequence[Delta], places: range, *, is_last: bool) -> Json:
+    def _choice(self, delta: Json, places: range, *, is_last: bool) -> Json:
         ask, completion, hidden = self._ask, self._completion, _hides(self._ask)
         finish = _finish(ask, completion, called=self._called) if is_last else None
         asked = ask.body.get("return_token_ids") and not hidden
         return {
             "index": self._index,
-            "delta": _delta(ask, deltas),
-            "logprobs": None if hidden else _logprobs(ask, completion, places),
+            "delta": delta,
+            "logprobs": None if hidden or not places else _logprobs(ask, completion, places, self._shown),
             "finish_reason": finish,
             **({"stop_reason": _stop_reason(ask, completion)} if is_last else {}),
             "token_ids": list(completion.ids[places.start : places.stop]) if asked else None,

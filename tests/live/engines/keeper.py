@@ -14,7 +14,7 @@ from pathlib import Path
 
 # How often the keeper looks around.
 LOOK_EVERY_S = 0.2
-# How long an engine may take over an orderly end before its group is killed.
+# How long an engine may take over an orderly end before its group is killed, and its group over that.
 GRACE_S = 10.0
 
 
@@ -32,13 +32,23 @@ def keep(owner: int, log: str, command: list[str]) -> int:
 
 
 def end_group(engine: subprocess.Popen[bytes]) -> None:
-    """Ask the engine's first process to end, then kill whatever is left of its group."""
+    """Ask the engine's first process to end, then kill whatever is left of its group and see it gone."""
     engine.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         engine.wait(GRACE_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(engine.pid, signal.SIGKILL)
-    engine.wait()
+    give_up_at = time.monotonic() + GRACE_S
+    while kill_group(engine.pid) and time.monotonic() < give_up_at:
+        engine.poll()
+        time.sleep(LOOK_EVERY_S / 4)
+
+
+def kill_group(leader: int) -> bool:
+    """Kill the group, and tell whether anything was left to kill."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -1,0 +1,218 @@
+"""The command `rollpin`: start a proxy, and look at a running one."""
+
+import json
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from textwrap import fill
+from typing import Annotated, Any, NoReturn
+from urllib.parse import quote
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from proxy.settings import Settings
+from proxy.settings_page import as_toml, flag_rows
+from proxy.settings_sources import WrongSettings, load_settings
+
+WRONG_SETTINGS = 2
+NO_ANSWER = 1
+ANSWER_S = 30
+HELP_WIDTH = 80
+HELP_INDENT = " " * 6
+# Where a server that listens on every address is reached from its own machine.
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  looked up, never bound
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+rollouts = typer.Typer(no_args_is_help=True, help="Look at the rollouts of a running proxy.")
+app.add_typer(rollouts, name="rollouts")
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="rollpin")
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001  typer's form of a callback
+    if wanted:
+        typer.echo(f"rollpin {version('rollpin')}")
+        raise typer.Exit
+
+
+@app.callback()
+def rollpin(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """A proxy in front of SGLang and vLLM that makes agents' model calls trainable."""
+
+
+# --- serve ------------------------------------------------------------------------------------------------------
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def serve(
+    context: typer.Context,
+    config: Annotated[Path | None, typer.Option(help="The settings file.")] = None,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Show the settings and stop.")] = False,
+    show_help: Annotated[bool, typer.Option("--help", help="Show this and stop.")] = False,
+) -> None:
+    """Run a proxy; every setting is a flag (see `rollpin serve --help`)."""
+    if show_help:
+        _print_serve_help()
+        return
+    settings = _settings(context.args, config, to_serve=True)
+    if print_config:
+        typer.echo(as_toml(settings), nl=False)
+        return
+    from proxy.app import serve as run  # noqa: PLC0415  the other commands start faster without it
+
+    raise typer.Exit(run(settings))
+
+
+def _settings(flags: list[str], config: Path | None, *, to_serve: bool) -> Settings:
+    """The settings, or the end: one line per fault on stderr."""
+    try:
+        return load_settings(flags, config, to_serve=to_serve)
+    except WrongSettings as error:
+        for fault in error.faults:
+            typer.echo(f"rollpin: {fault}", err=True)
+        raise typer.Exit(WRONG_SETTINGS) from None
+
+
+def _print_serve_help() -> None:
+    typer.echo("Usage: rollpin serve [--config FILE] [--print-config] [FLAGS]\n")
+    typer.echo("  Run a proxy. Flags win over ROLLPIN_… variables, these over rollpin.toml.\n")
+    for row in flag_rows():
+        typer.echo(f"  {row.flag}  {row.values}".replace("`", ""))
+        text = f"{row.description} [default: {row.default.strip('`')}]"
+        typer.echo(fill(text, HELP_WIDTH, initial_indent=HELP_INDENT, subsequent_indent=HELP_INDENT))
+
+
+# --- rollouts ---------------------------------------------------------------------------------------------------
+
+Url = Annotated[str | None, typer.Option(help="Control plane of the proxy; by default where the settings put it.")]
+Token = Annotated[
+    str | None, typer.Option(help="Read or admin token; by default that of the settings or the secrets file.")
+]
+
+
+@rollouts.command("list")
+def list_rollouts(
+    url: Url = None,
+    token: Token = None,
+    run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
+    group: Annotated[str | None, typer.Option(help="Only this group.")] = None,
+    state: Annotated[str | None, typer.Option(help="open, finished, expired or deleted.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most lines shown.")] = 50,
+) -> None:
+    """Rollouts in order of creation."""
+    query = {"run": run, "group": group, "state": state, "limit": limit}
+    page = _ask(url, token, "/rollouts", {name: value for name, value in query.items() if value is not None})
+    table = Table("rollout", "run", "group", "sample", "state", "reward", box=None, pad_edge=False)
+    for rollout in page["rollouts"]:
+        table.add_row(*_cells(rollout))
+    console = Console()
+    console.print(table)
+    if page["cursor"]:
+        console.print("there are more: raise --limit, or narrow by --run, --group, --state")
+
+
+@rollouts.command("show")
+def show_rollout(rollout_id: str, url: Url = None, token: Token = None) -> None:
+    """One rollout: where it stands, its counts, and whether everything was captured."""
+    rollout = _ask(url, token, f"/rollouts/{quote(rollout_id, safe='')}", {})
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in _facts(rollout):
+        table.add_row(name, value)
+    Console().print(table)
+
+
+def _cells(rollout: dict[str, Any]) -> list[str]:
+    sample = str(rollout["sample"]) + (f" (attempt {rollout['attempt']})" if rollout["attempt"] else "")
+    reward = (rollout["outcome"] or {}).get("reward")
+    shown = "" if reward is None else f"{reward:g}"
+    return [rollout["rollout_id"], rollout["run"], rollout["group"], sample, rollout["state"], shown]
+
+
+def _facts(rollout: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    counts, health = rollout["counts"], rollout["health"]
+    yield "rollout", rollout["rollout_id"]
+    yield "state", rollout["state"]
+    yield "run", rollout["run"]
+    yield "group", f"{rollout['group']}, sample {rollout['sample']}, attempt {rollout['attempt']}"
+    yield "profile", " ".join([rollout["profile"], *(f"{name}={value}" for name, value in rollout["sampling"].items())])
+    for name in ("created_at", "expires_at", "finished_at"):
+        yield name.removesuffix("_at"), rollout[name] or "-"
+    yield "calls", f"{counts['completed']} completed, {counts['failed']} failed, {counts['reserved']} without outcome"
+    if counts["failures"]:
+        yield "failures", ", ".join(f"{number} {kind}" for kind, number in counts["failures"].items())
+    yield "tokens", f"{counts['prompt_tokens']} in prompts, {counts['completion_tokens']} generated"
+    yield "late", f"{counts['late']} results after the end"
+    yield "capture", "complete" if health["complete"] else f"incomplete: {', '.join(health['reasons'])}"
+    yield "outcome", "-" if rollout["outcome"] is None else json.dumps(rollout["outcome"], ensure_ascii=False)
+    yield "revision", str(rollout["revision"])
+    if rollout["metadata"]:
+        yield "metadata", json.dumps(rollout["metadata"], ensure_ascii=False)
+
+
+def _ask(url: str | None, token: str | None, path: str, query: dict[str, Any]) -> dict[str, Any]:
+    """What the proxy answers, or the end with one line that says why."""
+    socket = None
+    if url is None or token is None:
+        settings = _settings([], None, to_serve=False)
+        token = token or _kept_token(settings)
+        socket = settings.control_socket if url is None else None
+        url = url or ("http://rollpin" if socket else _control_url(settings))
+    transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
+    try:
+        with httpx.Client(transport=transport, timeout=ANSWER_S) as client:
+            answer = client.get(
+                url.rstrip("/") + path, params=query, headers={"authorization": f"Bearer {token or ''}"}
+            )
+            document = answer.json()
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        _end(f"no answer from {socket or url}: {error or type(error).__name__}")
+    except ValueError:
+        _end(f"{url} does not answer as Rollpin does (status {answer.status_code})")
+    if answer.status_code != httpx.codes.OK:
+        _end(_told(document))
+    return dict(document)
+
+
+def _told(document: Any) -> str:
+    match document:
+        case {"error": {"message": str(message)}}:
+            return message
+    return f"not an answer of Rollpin: {str(document)[:200]}"
+
+
+def _control_url(settings: Settings) -> str:
+    apart = settings.control_port is not None
+    host, port = (settings.control_host, settings.control_port) if apart else (settings.host, settings.port)
+    if not port:
+        _end("the port is picked at start: name the control plane by --url")
+    host = LOOPBACK.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _kept_token(settings: Settings) -> str | None:
+    """A token that reads: of the settings, else of the secrets file."""
+    for secret in (settings.read_token, settings.admin_token):
+        if secret:
+            return secret.get_secret_value()
+    try:
+        token = json.loads(settings.secrets_file.read_text())["read_token"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return token if isinstance(token, str) else None
+
+
+def _end(reason: str) -> NoReturn:
+    typer.echo(f"rollpin: {reason}", err=True)
+    raise typer.Exit(NO_ANSWER)

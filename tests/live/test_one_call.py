@@ -1,0 +1,198 @@
+"""The main job on real engines: a call goes through pinned, seeded, recorded, and the record is what happened."""
+
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.live.harness import (
+    ADD_TOOL,
+    LOGPROB_TOLERANCE,
+    NO_THINKING,
+    Site,
+    at_once,
+    largest_difference,
+    tokens_of,
+    until,
+)
+
+PROMPTS = ("import os", "def main():", "class A:", "return")
+
+
+def test_the_engine_is_recognised_with_its_version_context_and_vocabulary(site: Site) -> None:
+    """`auto` finds out what serves there, and how many ids the model knows."""
+    (engine,) = site.proxy.control.get("/engines").json()["engines"]
+
+    assert (engine["kind"], engine["problem"]) == (site.kind, None)
+    assert engine["version"] == {"vllm": "0.32.0", "sglang": "0.5.23"}[site.kind]
+    assert (engine["context_length"], engine["vocabulary"]) == (4096, 1024)
+
+
+def test_generation_config_does_not_leak_into_a_pinned_call(site: Site) -> None:
+    """The model folder asks for top_k 20; through the proxy tokens beyond the 20 likeliest are drawn."""
+    client = site.rollout("leak")
+    client.chat("import os", max_tokens=64, logprobs=True, top_logprobs=20)
+
+    assert beyond_top_20(client.call()["top_logprobs"]) > 0
+
+
+def test_generation_config_does_leak_without_the_proxy(site: Site) -> None:
+    """The control experiment: the same engine asked plainly draws from the 20 likeliest only."""
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "import os"}], "max_tokens": 64, "seed": 5}
+    answer = site.direct({**body, "temperature": 1, "top_p": 1, "logprobs": True, "top_logprobs": 20})
+
+    assert beyond_top_20(answer["choices"][0]["logprobs"]["content"]) == 0
+
+
+def beyond_top_20(tokens: list[dict[str, Any]]) -> int:
+    """How many sampled tokens were less likely than all 20 listed alternatives."""
+    lowest = (min(other["logprob"] for other in token["top_logprobs"][:20]) for token in tokens)
+    return sum(token["logprob"] < least for token, least in zip(tokens, lowest, strict=True))
+
+
+def test_the_same_identity_draws_the_same_tokens_again_also_sixteen_at_once(site: Site) -> None:
+    """Four samples of four groups, one after another and then all at once."""
+    pairs = [(group, sample) for group in range(4) for sample in range(4)]
+
+    def draw(group: int, sample: int) -> tuple[int, ...]:
+        return tokens_of(site.rollout(f"same-{group}", sample), PROMPTS[group], max_tokens=24)
+
+    in_a_row = [draw(group, sample) for group, sample in pairs]
+    side_by_side = at_once([lambda pair=pair: draw(*pair) for pair in pairs])
+
+    assert side_by_side == in_a_row
+    assert len(set(in_a_row)) == len(pairs), "samples of a group must differ"
+
+
+@pytest.mark.parametrize("text", PROMPTS)
+def test_a_streamed_reply_has_the_tokens_of_the_whole_one(site: Site, text: str) -> None:
+    """Same seed, same ids; logprobs within 1e-4 (batching and caches move SGLang's by some 1e-6)."""
+    whole, streamed = site.rollout(f"modes-{text}"), site.rollout(f"modes-{text}")
+    whole.chat(text, max_tokens=40)
+    streamed.stream(text, max_tokens=40)
+    one, other = whole.call(), streamed.call()
+
+    assert one["seed"] == other["seed"]
+    assert one["prompt_token_ids"] == other["prompt_token_ids"]
+    assert one["completion_token_ids"] == other["completion_token_ids"]
+    assert one["logprobs"] == pytest.approx(other["logprobs"], abs=1e-4)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_the_engines_tool_parser_reaches_the_client(site: Site, stream: bool) -> None:  # noqa: FBT001
+    """A call steered by a pattern arrives parsed, is marked constrained, and its id is the proxy's own."""
+    client = site.rollout(f"tools-{stream}")
+    if stream:
+        client.stream("add 1 and 2", **site.forced_call())
+    else:
+        client.chat("add 1 and 2", **site.forced_call())
+    call = client.call()
+    (tool_call,) = call["message"]["tool_calls"]
+
+    assert call["finish_reason"] == "tool_calls"
+    assert set(json.loads(tool_call["function"]["arguments"])) == {"a", "b"}
+    assert tool_call["id"].startswith("call_")
+    assert call["sampling"]["constrained"] == ["structured_outputs" if site.kind == "vllm" else "regex"]
+
+
+def test_a_client_that_leaves_frees_the_engine_after_the_grace_time(site: Site) -> None:
+    """The engine stops computing, and the partial reply is in the record."""
+    client = site.rollout("leaver")
+    body = {"messages": [{"role": "user", "content": "import"}], "stream": True, "max_tokens": 3500}
+    body |= {"logit_bias": {"1017": -100, "1015": -100}}
+    with client.http.stream("POST", "/chat/completions", json=body) as response:
+        next(response.iter_lines())
+        until(lambda: site.running_requests() == 1, 10)
+
+    until(lambda: site.running_requests() == 0, 15)
+    call = client.call()
+    assert (call["failure"]["kind"], call["deliveries"][0]["outcome"]) == ("client_gone", "client_gone")
+
+
+def test_a_length_beyond_the_context_is_clamped_to_it(site: Site) -> None:
+    """What does not fit is cut to the room that is left, measured by the engine's own tokenizer."""
+    client = site.rollout("clamped")
+    answer = client.chat("word " * 3000, max_tokens=4096)
+    call = client.call()
+
+    assert answer.status_code == 200, answer.text
+    assert call["sampling"]["asked"]["max_tokens"] == 4096
+    assert call["sampling"]["length"]["max_tokens"] == 4096 - len(call["prompt_token_ids"])
+
+
+def test_a_prompt_beyond_the_context_is_the_clients_error(site: Site) -> None:
+    """400 in OpenAI's form, by code and not by guess, whether or not a length was asked for."""
+    client = site.rollout("too-long")
+    answers = [client.chat("word " * 6000, max_tokens=5), client.chat("word " * 6000)]
+
+    assert [answer.status_code for answer in answers] == [400, 400]
+    assert {answer.json()["error"]["code"] for answer in answers} == {"context_length_exceeded"}
+
+
+def test_the_openai_sdk_holds_a_conversation_with_tools(site: Site) -> None:
+    """Two turns, streamed and whole; every call reads back complete."""
+    client = site.rollout("sdk")
+    sdk = openai.OpenAI(base_url=client.created["base_url"], api_key=client.created["api_key"], max_retries=0)
+    forced = site.forced_call()
+    extra = {
+        name: forced.pop(name) for name in ("structured_outputs", "regex", "chat_template_kwargs") if name in forced
+    }
+    messages: list[Any] = [{"role": "user", "content": "add 1 and 2"}]
+    first = sdk.chat.completions.create(model="policy", messages=messages, extra_body=extra, **forced)
+    said = first.choices[0].message
+    assert said.tool_calls
+    messages += [
+        said.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "3"},
+    ]
+    with sdk.chat.completions.stream(
+        model="policy", messages=messages, tools=[ADD_TOOL], max_tokens=30, extra_body=NO_THINKING
+    ) as stream:
+        final = stream.get_final_completion()
+
+    assert final.choices[0].finish_reason in {"stop", "length"}
+    for call in client.calls():
+        assert call["state"] == "done"
+        assert call["capture"] == {"complete": True, "gaps": []}
+        assert len(call["logprobs"]) == len(call["completion_token_ids"]) == call["usage"]["completion_tokens"]
+
+
+def test_arguments_that_are_no_json_do_not_break_the_next_turn(site: Site) -> None:
+    """What a model wrote is data, also when a client echoes it back broken."""
+    broken = {"id": "call_x", "type": "function", "function": {"name": "add", "arguments": '{"a": 1'}}
+    messages = [
+        {"role": "user", "content": "add"},
+        {"role": "assistant", "content": None, "tool_calls": [broken]},
+        {"role": "tool", "tool_call_id": "call_x", "content": "error: not JSON"},
+    ]
+    answer = site.rollout("broken").post({"messages": messages, "tools": [ADD_TOOL], "max_tokens": 8})
+
+    assert answer.status_code == 200, answer.text
+
+
+def test_the_proxys_own_models_route_asks_the_engine_nothing(site: Site) -> None:
+    """Discovery leaves no trace in the rollout."""
+    client = site.rollout("discovery")
+
+    assert client.http.get("/models").json()["data"][0]["id"] == "tiny"
+    assert site.proxy.calls(client.rollout_id) == []
+
+
+def test_recorded_logprobs_are_the_policys_own(site: Site, record_property: Any, capsys: Any) -> None:
+    """The on-policy proof: transformers over the recorded ids on the same weights says the same, within 1e-4."""
+    rollouts = site.proxy.control.get("/rollouts", params={"limit": 500}).json()["rollouts"]
+    calls = [call for rollout in rollouts for call in site.proxy.calls(rollout["rollout_id"])]
+    plain = [call for call in calls if call["state"] == "done" and not call["sampling"]["constrained"]]
+    worst = largest_difference(site.engine, plain)
+    with capsys.disabled():
+        print(f"\n{site.kind}: largest difference of a logprob over {len(plain)} calls: {worst:.1e}")
+
+    assert len(plain) > 40
+    assert worst < LOGPROB_TOLERANCE
+
+
+def test_the_engine_is_alive_at_the_end(site: Site) -> None:
+    """Nothing above harmed it."""
+    assert httpx.get(f"{site.engine.url}/v1/models", timeout=30).status_code == 200

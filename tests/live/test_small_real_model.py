@@ -1,0 +1,38 @@
+"""The same proof on a small real model, SmolLM2-135M-Instruct on vLLM."""
+
+from typing import Any
+
+from tests.live.harness import LOGPROB_TOLERANCE, Site, largest_difference, tokens_of
+
+QUESTION = "What is the capital of France? Answer in one sentence."
+
+
+def test_samples_of_a_real_model_differ_and_each_can_be_drawn_again(real_model: Site) -> None:
+    """Two samples, each drawn twice."""
+    first = [tokens_of(real_model.rollout("capital", sample), QUESTION, max_tokens=24) for sample in range(2)]
+    again = [tokens_of(real_model.rollout("capital", sample), QUESTION, max_tokens=24) for sample in range(2)]
+
+    assert again == first
+    assert first[0] != first[1]
+
+
+def test_a_streamed_reply_of_a_real_model_has_the_tokens_of_the_whole_one(real_model: Site) -> None:
+    """Same seed, same ids, same text."""
+    whole, streamed = real_model.rollout("mode"), real_model.rollout("mode")
+    text = whole.chat(QUESTION, max_tokens=24).json()["choices"][0]["message"]["content"]
+    chunks = streamed.stream(QUESTION, max_tokens=24)
+
+    assert whole.call()["completion_token_ids"] == streamed.call()["completion_token_ids"]
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks if chunk["choices"]) == text
+
+
+def test_logprobs_of_a_real_model_are_the_policys_own(real_model: Site, capsys: Any) -> None:
+    """transformers says the same, within 1e-4."""
+    rollouts = real_model.proxy.control.get("/rollouts", params={"limit": 500}).json()["rollouts"]
+    calls = [call for rollout in rollouts for call in real_model.proxy.calls(rollout["rollout_id"])]
+    worst = largest_difference(real_model.engine, calls)
+    with capsys.disabled():
+        print(f"\nsmollm2 on vllm: largest difference of a logprob over {len(calls)} calls: {worst:.1e}")
+
+    assert len(calls) >= 6
+    assert worst < LOGPROB_TOLERANCE

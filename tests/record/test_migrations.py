@@ -1,0 +1,108 @@
+"""Files of older versions are brought up to date, files of newer ones are refused."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from proxy.model import CallId, RolloutId
+from proxy.record.connection import connect_writing, create_private
+from proxy.record.faults import StoreUnreadable
+from proxy.record.migrations import Migration, migrate, missing, read_migrations
+from proxy.record.sqlite import SqliteStore, open_reading
+from tests import make
+
+OLD_FILES = sorted((Path(__file__).parent / "old").glob("*.sql"))
+NEWER = Migration("9999_newer", "a later version's", "create table newer (x);")
+BROKEN = Migration("9999_broken", "fails half way", "create table half (x); create table half (x);")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    create_private(tmp_path / "store.db")
+    return tmp_path / "store.db"
+
+
+def applied(path: Path, *migrations: Migration) -> None:
+    with closing(connect_writing(path)) as connection:
+        migrate(connection, [*read_migrations(), *migrations])
+
+
+@pytest.fixture(params=OLD_FILES, ids=lambda dump: dump.stem)
+def old(request: pytest.FixtureRequest, path: Path) -> Path:
+    """A file as an older version left it, with one rollout of two calls in it."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(request.param.read_text("utf-8"))
+    return path
+
+
+@pytest.mark.anyio
+async def test_an_old_file_is_brought_up_to_date(old: Path) -> None:
+    """Nothing that it holds is lost."""
+    store = SqliteStore(old)
+    await store.open()
+
+    document = await store.call(CallId("call_b"))
+    rollout = await store.rollout(RolloutId("r1"))
+    assert document is not None
+    assert document["prompt_token_ids"] == [*make.PROMPT, *make.ANSWER, make.END, 9]
+    assert document["completion_token_ids"] == [*make.ANSWER, make.END]
+    assert document["messages"] == [make.user(), make.assistant(), make.user("and 3+3?")]
+    assert rollout is not None
+    assert rollout.outcome == {"reward": 1}
+    await store.close()
+
+
+def test_there_is_an_old_file_for_every_step() -> None:
+    """Each step leaves a file behind that all later ones must be able to read."""
+    assert [dump.stem for dump in OLD_FILES] == [step.name for step in read_migrations()]
+
+
+def test_every_step_says_why() -> None:
+    """Its first line is a comment."""
+    assert all(step.why.endswith((".", ":")) for step in read_migrations())
+
+
+def test_migrating_twice_changes_nothing(path: Path) -> None:
+    """A step is taken once."""
+    applied(path)
+    applied(path)
+
+    with closing(connect_writing(path)) as connection:
+        assert missing(connection, read_migrations()) == []
+
+
+def test_a_later_step_is_added_to_an_old_file(path: Path) -> None:
+    """Only what is missing is run."""
+    applied(path)
+    applied(path, NEWER)
+
+    with closing(connect_writing(path)) as connection:
+        assert connection.execute("select count(*) from newer").fetchone()[0] == 0
+
+
+def test_a_broken_step_leaves_nothing_behind(path: Path) -> None:
+    """A step is whole or was never taken."""
+    with pytest.raises(sqlite3.OperationalError, match="half"):
+        applied(path, BROKEN)
+
+    with closing(connect_writing(path)) as connection:
+        assert [step.name for step in missing(connection, [*read_migrations(), BROKEN])] == [BROKEN.name]
+        assert not connection.execute("select 1 from sqlite_schema where name = 'half'").fetchone()
+
+
+@pytest.mark.anyio
+async def test_a_newer_file_is_refused(path: Path) -> None:
+    """Writing to it could break what the newer version relies on."""
+    applied(path, NEWER)
+
+    with pytest.raises(StoreUnreadable, match="9999_newer"):
+        await SqliteStore(path).open()
+
+
+@pytest.mark.anyio
+async def test_a_reader_does_not_migrate(path: Path) -> None:
+    """It says what has to be done instead."""
+    with pytest.raises(StoreUnreadable, match="older version"):
+        await open_reading(path)
