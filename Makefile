@@ -38,6 +38,13 @@ format: setup ## rewrite the code as `make check` wants it
 test: setup ## every test that needs no GPU and no engine
 	$(BIN)/pytest
 
+engines: setup ## install real vLLM and SGLang with small models into $(ENGINES_HOME), once
+	$(BIN)/python -m tests.live.engines install all
+	$(BIN)/python -m tests.live.engines models
+
+test-engines: engines ## the live suite on real vLLM and real SGLang, one at a time, on the CPU
+	$(BIN)/pytest -o addopts=-ra -o timeout=900 tests/live
+
 lock: ## compile requirements.lock anew (needs uv)
 	uv pip compile -q --generate-hashes --extra dev pyproject.toml -o requirements.lock
 

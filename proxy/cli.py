@@ -21,6 +21,8 @@ WRONG_SETTINGS = 2
 NO_ANSWER = 1
 ANSWER_S = 30
 HELP_WIDTH = 80
+# A minted id; longer ones are folded so that the line stays within 80 columns.
+WIDEST_ID = 35
 HELP_INDENT = " " * 6
 # Where a server that listens on every address is reached from its own machine.
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  looked up, never bound
@@ -87,7 +89,7 @@ def _print_serve_help() -> None:
     typer.echo("Usage: rollpin serve [--config FILE] [--print-config] [FLAGS]\n")
     typer.echo("  Run a proxy. Flags win over ROLLPIN_… variables, these over rollpin.toml.\n")
     for row in flag_rows():
-        typer.echo(f"  {row.flag}  {row.values}".replace("`", ""))
+        typer.echo(f"  {row.flag}")
         text = f"{row.description} [default: {row.default.strip('`')}]"
         typer.echo(fill(text, HELP_WIDTH, initial_indent=HELP_INDENT, subsequent_indent=HELP_INDENT))
 
@@ -112,7 +114,12 @@ def list_rollouts(
     """Rollouts in order of creation."""
     query = {"run": run, "group": group, "state": state, "limit": limit}
     page = _ask(url, token, "/rollouts", {name: value for name, value in query.items() if value is not None})
-    table = Table("rollout", "run", "group", "sample", "state", "reward", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    longest = max((len(rollout["rollout_id"]) for rollout in page["rollouts"]), default=0)
+    table.add_column("rollout", overflow="fold", no_wrap=longest <= WIDEST_ID)
+    table.add_column("group", overflow="fold")
+    for name in ("sample", "state", "reward"):
+        table.add_column(name, no_wrap=True)
     for rollout in page["rollouts"]:
         table.add_row(*_cells(rollout))
     console = Console()
@@ -134,10 +141,10 @@ def show_rollout(rollout_id: str, url: Url = None, token: Token = None) -> None:
 
 
 def _cells(rollout: dict[str, Any]) -> list[str]:
-    sample = str(rollout["sample"]) + (f" (attempt {rollout['attempt']})" if rollout["attempt"] else "")
+    sample = f"{rollout['sample']} a{rollout['attempt']}" if rollout["attempt"] else str(rollout["sample"])
     reward = (rollout["outcome"] or {}).get("reward")
     shown = "" if reward is None else f"{reward:g}"
-    return [rollout["rollout_id"], rollout["run"], rollout["group"], sample, rollout["state"], shown]
+    return [rollout["rollout_id"], rollout["group"], sample, rollout["state"], shown]
 
 
 def _facts(rollout: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -172,12 +179,11 @@ def _ask(url: str | None, token: str | None, path: str, query: dict[str, Any]) -
     transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
     try:
         with httpx.Client(transport=transport, timeout=ANSWER_S) as client:
-            answer = client.get(
-                url.rstrip("/") + path, params=query, headers={"authorization": f"Bearer {token or ''}"}
-            )
-            document = answer.json()
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        _end(f"no answer from {socket or url}: {error or type(error).__name__}")
+            answer = client.get(url.rstrip("/") + path, params=query, headers={"authorization": f"Bearer {token}"})
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError) as error:
+        _end(f"no answer from {socket or url}: {error}")
+    try:
+        document = answer.json()
     except ValueError:
         _end(f"{url} does not answer as Rollpin does (status {answer.status_code})")
     if answer.status_code != httpx.codes.OK:
@@ -201,16 +207,15 @@ def _control_url(settings: Settings) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _kept_token(settings: Settings) -> str | None:
+def _kept_token(settings: Settings) -> str:
     """A token that reads: of the settings, else of the secrets file."""
     for secret in (settings.read_token, settings.admin_token):
         if secret:
             return secret.get_secret_value()
     try:
-        token = json.loads(settings.secrets_file.read_text())["read_token"]
+        return str(json.loads(settings.secrets_file.read_text())["read_token"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return token if isinstance(token, str) else None
+        _end(f"no token: give --token or ROLLPIN_READ_TOKEN, or stand beside {settings.secrets_file}")
 
 
 def _end(reason: str) -> NoReturn:

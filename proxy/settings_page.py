@@ -31,7 +31,7 @@ One key has one meaning in three places, each overruling the one before:
 
 * `rollpin serve --print-config` shows what comes of it, as TOML that `--config` takes; secrets are masked.
 * A wrong setting stops the start with one line per fault on stderr and exit status 2, before any engine is asked.
-  So does a key, a flag or a `ROLLPIN_` variable that sets nothing. An empty variable is as good as none.
+  So does a key, a flag or a `ROLLPIN_` variable that sets nothing. An empty variable or flag is as good as none.
 * In Kubernetes a Service named `rollpin` puts variables such as `ROLLPIN_PORT=tcp://…` into every pod of its namespace.
   Set `enableServiceLinks: false` in the pod, or give the Service another name.
 * Engines are a list. Where only URLs matter, text will do: `ROLLPIN_ENGINES=http://a:8000,http://b:8000`,
@@ -39,6 +39,7 @@ One key has one meaning in three places, each overruling the one before:
   `ROLLPIN_ENGINES='[{"url": "http://a:8000", "weight": 2}]'`.
 * Profiles are named by their key: `[profiles.train]`, `ROLLPIN_PROFILES__TRAIN__TEMPERATURE=0.7` (names in lower case),
   `--profiles.train.temperature 0.7`. What one leaves out takes its default.
+* True and false as flags: `--auto-register` and `--no-auto-register`.
 * Prefer the file or the environment for secrets: flags can be seen by other users of the machine.
 
 ```toml
@@ -64,6 +65,9 @@ TABLES: tuple[tuple[str, str, type[BaseModel]], ...] = (
 )
 
 
+SWITCH = "true or false"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One setting as people read of it."""
@@ -76,7 +80,11 @@ class Row:
 
     @property
     def flag(self) -> str:
-        return f"--{self.key.replace('_', '-')}"
+        """The flag with what follows it; a switch has an opposite instead."""
+        name = self.key.replace("_", "-")
+        if self.values == SWITCH and "NAME" not in name:
+            return f"--{name}, --no-{name}"
+        return f"--{name}  {self.values.replace('`', '')}"
 
 
 def page() -> str:
@@ -160,7 +168,7 @@ def _options(annotation: Any) -> tuple[Any, ...]:
 def _word(option: Any) -> str:
     if get_origin(option) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(option))
-    words = {bool: "true or false", int: "integer", float: "number", SecretStr: "secret"}
+    words = {bool: SWITCH, int: "integer", float: "number", SecretStr: "secret"}
     if option in words:
         return words[option]
     return {tuple: "list", dict: "table"}.get(get_origin(option), "text")

@@ -18,6 +18,8 @@ from proxy.model import Completion, JsonObject, Plan, Tokens
 NO_LOGPROB = -9999.0
 # Rounding may lift a logprob of a certain token a hair above 0.
 MOST_LOGPROB = 1e-4
+# Records hold ids in 31 bits; no tokenizer comes near.
+LARGEST_VOCABULARY = 2**31
 
 
 @dataclass(slots=True)
@@ -60,9 +62,15 @@ class ReplyFold:
         """Take in one event; raises EngineFault where it is an error frame or no chat event at all."""
         if fault := error_frame(event):
             raise fault
-        choices = event.get("choices")
+        try:
+            self._take(event)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise EngineFault("engine_malformed", 502, f"an event of unknown form: {str(event)[:200]}") from error
+
+    def _take(self, event: JsonObject) -> None:
+        choices = event["choices"]
         if not isinstance(choices, list):
-            raise EngineFault("engine_malformed", 502, f"an event without choices: {str(event)[:200]}")
+            raise TypeError("choices must be a list")
         choice = choices[0] if choices and isinstance(choices[0], dict) else {}
         self._take_tokens(self._read_tokens(event, choice))
         self._take_logprobs(choice.get("logprobs"))
@@ -98,8 +106,8 @@ class ReplyFold:
 
     def _take_tokens(self, arrived: Arrived) -> None:
         if arrived.prompt_ids is not None and not self._prompt_ids:
-            self._prompt_ids = arrived.prompt_ids
-        self._completion_ids.extend(arrived.completion_ids)
+            self._prompt_ids = _checked_ids(arrived.prompt_ids)
+        self._completion_ids.extend(_checked_ids(arrived.completion_ids))
         self._weight_versions.extend(arrived.weight_versions)
 
     def _take_logprobs(self, logprobs: Any) -> None:
@@ -129,12 +137,8 @@ class ReplyFold:
             yield "id_out_of_vocabulary"
 
     def _within_vocabulary(self) -> bool:
-        size = self._plan.engine.facts.vocabulary or 2**31
-        return all(
-            type(token) is int and 0 <= token < size
-            for ids in (self._prompt_ids, self._completion_ids)
-            for token in ids
-        )
+        size = self._plan.engine.facts.vocabulary or LARGEST_VOCABULARY
+        return all(token < size for ids in (self._prompt_ids, self._completion_ids) for token in ids)
 
 
 class MessageFold:
@@ -174,6 +178,13 @@ class MessageFold:
         function = piece.get("function") or {}
         known["function"]["name"] += function.get("name") or ""
         known["function"]["arguments"] += function.get("arguments") or ""
+
+
+def _checked_ids(ids: list[int]) -> list[int]:
+    """The ids as they are; raises ValueError on anything that is none, TypeError where there is no list of them."""
+    if not all(type(token) is int and 0 <= token < LARGEST_VOCABULARY for token in ids):
+        raise ValueError("not a token id")
+    return list(ids)
 
 
 def _is_number(value: Any) -> bool:

@@ -45,9 +45,9 @@ class Probe:
         except EngineFault as fault:
             raise EngineUnready(fault.message) from fault
         models = answer.body.get("data") if isinstance(answer.body, dict) else None
-        if answer.status != 200 or not isinstance(models, list) or not models or not isinstance(models[0], dict):
+        served = models[0] if isinstance(models, list) and models else None
+        if answer.status != 200 or not isinstance(served, dict) or not isinstance(served.get("id"), str):
             raise EngineUnready(f"{self._url}/v1/models answered {answer.status} and no list of models")
-        served: JsonObject = models[0]
         return served
 
     async def _vllm_facts(self, model: JsonObject) -> EngineFacts:

@@ -48,4 +48,5 @@ def _weight_versions(metadata: Any) -> list[JsonObject]:
     """Spans of the reply's metadata; a lone version is told by the engine for the whole reply."""
     if not isinstance(metadata, dict):
         return []
-    return list(metadata.get("weight_versions") or [])
+    spans = metadata.get("weight_versions") or []
+    return [{"version": span["version"], "start": int(span["start"]), "end": int(span["end"])} for span in spans]

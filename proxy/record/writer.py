@@ -102,6 +102,7 @@ class Writer:
             self._drop_connection()
             for job in group:
                 job.error = store_down(error, self._path)
+                job.error.__cause__ = error
         _tell(group)
 
     def _ready(self, *, durable: bool) -> sqlite3.Connection:

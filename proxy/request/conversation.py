@@ -94,7 +94,7 @@ def canonical_content(content: Any) -> Any:
 def canonical_arguments(arguments: Any) -> Any:
     """Arguments as the JSON value they spell, or as raw text where they do not parse."""
     if not isinstance(arguments, str):
-        return {"value": _without_nulls(arguments)}
+        return {"value": arguments}
     try:
         value = json.loads(arguments, parse_constant=_refuse_constant)
         canonical_json(value)

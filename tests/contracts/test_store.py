@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import BadAsk, Conflict, NotFound, RolloutClosed, SeedCollision
-from proxy.model import Delivery, Parent, Plan, Profile, Rollout, RolloutId, Seed, VolatileLine
+from proxy.model import Delivery, JsonObject, Outcome, Parent, Plan, Profile, Rollout, RolloutId, Seed, VolatileLine
 from proxy.record.sqlite import SqliteStore
 from proxy.record.store import RolloutCounts, RolloutFilter, Store, StoredProfile
 from tests import make
@@ -379,7 +379,7 @@ class TestRecording:
 
     async def test_counts_tell_how_a_rollout_stands(self, store: Store, rollout: Rollout) -> None:
         """States, failure kinds by frequency, gaps, and tokens."""
-        outcomes = [
+        outcomes: list[Outcome] = [
             make.completion(),
             make.completion(capture_gaps=("missing_ids",)),
             make.failure("client_gone", partial=make.completion(answer=(9,))),
@@ -562,7 +562,7 @@ class TestSharedPrompts:
             talk += [make.assistant(str(turn)), make.user(f"and {turn}?")]
             parent = Parent("resolved", "exact", planned.call_id)
 
-        found, cursor = [], None
+        found, cursor = list[JsonObject](), None
         while not found or cursor:
             page = await store.calls(rollout.rollout_id, cursor, 70)
             found, cursor = [*found, *page.items], page.cursor

@@ -63,7 +63,9 @@ def changes() -> dict[str, Any]:
 
 @pytest.fixture
 async def control(tmp_path: Path, changes: dict[str, Any]) -> AsyncIterator[Control]:
-    settings = settings_for(tmp_path, ENGINE_URL, **changes)
+    engines = changes.get("engines", [ENGINE_URL])
+    others = {name: value for name, value in changes.items() if name != "engines"}
+    settings = settings_for(tmp_path, *engines, **others)
     store = SqliteStore(settings.store_path, durability="wal")
     await store.open()
     upstream = Upstream(connect_s=1, silence_s=1, probe_s=1, reply_bytes=10_000)

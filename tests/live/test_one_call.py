@@ -31,11 +31,11 @@ def test_the_engine_is_recognised_with_its_version_context_and_vocabulary(site: 
 
 
 def test_generation_config_does_not_leak_into_a_pinned_call(site: Site) -> None:
-    """The model folder asks for top_k 20; through the proxy tokens beyond the 20 likeliest are drawn."""
+    """The model folder asks for top_k 20; through the proxy many tokens come from beyond the 20 likeliest."""
     client = site.rollout("leak")
     client.chat("import os", max_tokens=64, logprobs=True, top_logprobs=20)
 
-    assert beyond_top_20(client.call()["top_logprobs"]) > 0
+    assert unlikely(client.call()["top_logprobs"]) > 16
 
 
 def test_generation_config_does_leak_without_the_proxy(site: Site) -> None:
@@ -43,13 +43,19 @@ def test_generation_config_does_leak_without_the_proxy(site: Site) -> None:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "import os"}], "max_tokens": 64, "seed": 5}
     answer = site.direct({**body, "temperature": 1, "top_p": 1, "logprobs": True, "top_logprobs": 20})
 
-    assert beyond_top_20(answer["choices"][0]["logprobs"]["content"]) == 0
+    assert unlikely(answer["choices"][0]["logprobs"]["content"]) < 8
 
 
-def beyond_top_20(tokens: list[dict[str, Any]]) -> int:
-    """How many sampled tokens were less likely than all 20 listed alternatives."""
-    lowest = (min(other["logprob"] for other in token["top_logprobs"][:20]) for token in tokens)
-    return sum(token["logprob"] < least for token, least in zip(tokens, lowest, strict=True))
+def unlikely(tokens: list[dict[str, Any]]) -> int:
+    """How many sampled tokens were less likely than every other one listed.
+
+    vLLM lists the sampled token among the 20, so the 20th likeliest, which top_k 20 allows, counts as well.
+    """
+    others = ([other["logprob"] for other in token["top_logprobs"]] for token in tokens)
+    return sum(
+        token["logprob"] < min(logprob for logprob in listed if logprob != token["logprob"])
+        for token, listed in zip(tokens, others, strict=True)
+    )
 
 
 def test_the_same_identity_draws_the_same_tokens_again_also_sixteen_at_once(site: Site) -> None:
@@ -114,7 +120,7 @@ def test_a_client_that_leaves_frees_the_engine_after_the_grace_time(site: Site) 
 def test_a_length_beyond_the_context_is_clamped_to_it(site: Site) -> None:
     """What does not fit is cut to the room that is left, measured by the engine's own tokenizer."""
     client = site.rollout("clamped")
-    answer = client.chat("word " * 3000, max_tokens=4096)
+    answer = client.chat("word " * 1000, max_tokens=4096)
     call = client.call()
 
     assert answer.status_code == 200, answer.text
@@ -147,12 +153,12 @@ def test_the_openai_sdk_holds_a_conversation_with_tools(site: Site) -> None:
         said.model_dump(exclude_none=True),
         {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "3"},
     ]
-    with sdk.chat.completions.stream(
-        model="policy", messages=messages, tools=[ADD_TOOL], max_tokens=30, extra_body=NO_THINKING
-    ) as stream:
-        final = stream.get_final_completion()
+    chunks = sdk.chat.completions.create(
+        model="policy", messages=messages, tools=[ADD_TOOL], max_tokens=30, stream=True, extra_body=NO_THINKING
+    )
+    finishes = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
 
-    assert final.choices[0].finish_reason in {"stop", "length"}
+    assert finishes in (["stop"], ["length"])
     for call in client.calls():
         assert call["state"] == "done"
         assert call["capture"] == {"complete": True, "gaps": []}

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from proxy.model import Parent, Plan
-from proxy.record.call_rows import record, reserve
+from proxy.model import Delivery, Parent, Plan, RolloutId
+from proxy.record.call_rows import deliver, record, reserve
 from proxy.record.connection import connect_writing, create_private
 from proxy.record.migrations import migrate, read_migrations
 from proxy.record.packing import pack_ids, unpack_ids
 from proxy.record.prompts import TokenMemory, whole_ids
-from proxy.record.rollout_rows import create_rollouts
+from proxy.record.rollout_rows import close_rollout, create_rollouts
 from tests import make
 
 QUESTION, ANSWER, MORE = make.user("a"), make.assistant("b"), make.user("c")
@@ -119,13 +119,24 @@ def test_another_rollouts_calls_are_no_base(db: sqlite3.Connection) -> None:
 
 def test_ids_are_whole_however_little_is_remembered(db: sqlite3.Connection) -> None:
     """Memory saves reads; it decides nothing."""
-    talk, prompt = [QUESTION], (1,)
+    talk = [QUESTION]
+    prompt: tuple[int, ...] = (1,)
     for number in range(30):
         last = turn(db, *talk, prompt=prompt)
         talk, prompt = [*talk, ANSWER, MORE], (*prompt, 50, 51, number)
 
     for memory in (TokenMemory(0), TokenMemory(10), TokenMemory()):
         assert unpack_ids(whole_ids(db, memory, last.call_id)) == [*prompt[:-3], 50, 51]
+
+
+def test_deleting_a_rollout_leaves_nothing_that_it_said(db: sqlite3.Connection) -> None:
+    """Shared messages and deliveries go with the calls."""
+    planned = turn(db, QUESTION, prompt=(1, 2))
+    deliver(db, Delivery(planned.call_id, make.STARTED_AT, make.STARTED_AT, "delivered", 1))
+    close_rollout(db, RolloutId("r1"), "deleted", make.STARTED_AT)
+
+    for count in ("select count(*) from calls", "select count(*) from bodies", "select count(*) from deliveries"):
+        assert db.execute(count).fetchone()[0] == 0
 
 
 def test_memory_forgets_the_longest_unused() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import StoreDown
-from proxy.model import RolloutId
+from proxy.model import CallId, RolloutId
 from proxy.record.packing import ID_BYTES
 from proxy.record.sqlite import SqliteStore, open_reading
 from proxy.record.store import RolloutFilter, Store
@@ -61,7 +61,7 @@ async def test_every_acknowledged_record_survives_a_kill(path: Path) -> None:
 
     for line in told:
         call_id, number = line.split()
-        document = await store.call(call_id)
+        document = await store.call(CallId(call_id))
         assert document is not None
         assert (document["state"], document["completion_token_ids"]) == ("done", [int(number)])
     counts = [await store.counts(RolloutId(f"r{n}")) for n in range(CALLERS)]

@@ -51,7 +51,7 @@ EQUAL: dict[str, tuple[list[Json], list[Json]]] = {
     "argument spacing": ([turn(call('{"a":1,"b":[2,3]}'))], [turn(call('{ "a": 1,\n "b": [2, 3] }'))]),
     "argument key order": ([turn(call('{"a": 1, "b": 2}'))], [turn(call('{"b": 2, "a": 1}'))]),
     "1.0 and 1 in arguments": ([turn(call('{"a": 1.0}'))], [turn(call('{"a": 1}'))]),
-    "arguments as text and as a value": ([turn(call('{"a": 1}'))], [turn(call({"a": 1}))]),
+    "arguments as text and as a value": ([turn(call('{"a": null}'))], [turn(call({"a": None}))]),
     "renamed tool-call ids": (
         [turn(call(call_id="x"), call(call_id="y")), result("x"), result("y", "7")],
         [turn(call(call_id="p"), call(call_id="q")), result("p"), result("q", "7")],
@@ -78,6 +78,7 @@ DIFFERENT: dict[str, tuple[list[Json], list[Json]]] = {
     "a call and none": ([turn(call())], [turn()]),
     "tool name": ([turn(call())], [turn(call(name="sub"))]),
     "argument value": ([turn(call('{"a": 1}'))], [turn(call('{"a": 2}'))]),
+    "a null argument and none": ([turn(call('{"a": null}'))], [turn(call("{}"))]),
     "argument type": ([turn(call('{"a": 1}'))], [turn(call('{"a": "1"}'))]),
     "true and 1": ([turn(call('{"a": true}'))], [turn(call('{"a": 1}'))]),
     "broken arguments": ([turn(call('{"a": '))], [turn(call('{"a":'))]),

@@ -11,8 +11,8 @@ from tests import make
 
 CONTEXT = "sha256:" + "0" * 64
 OTHER_CONTEXT = "sha256:" + "1" * 64
-# Computed apart from the proxy: the first 4 bytes, big endian, & 0x7FFFFFFF, of SHA-256 over the text
-# ["rollpin-seed-1",7,"gsm8k-17",SAMPLE,0,"sha256:000…0",0,0]
+# Computed apart from the proxy: the first 4 bytes, big endian, less the sign bit, of SHA-256 over the JSON text of
+# mark, run seed, group, sample, attempt, context, occurrence and choice.
 GROUP_SEEDS = (586502403, 604506759, 1495967495, 386187315)
 
 
@@ -33,7 +33,7 @@ def test_a_group_has_these_seeds(sample: int, seed: int) -> None:
     [
         (0, 8, 1439674783),
         (1, "gsm8k-18", 1170842828),
-        (1, "größe/α", 370124630),
+        (1, "größe/\u03b1", 370124630),
         (3, 1, 337453698),
         (4, OTHER_CONTEXT, 530861441),
         (5, 1, 1461285507),
@@ -80,7 +80,9 @@ def test_override_ignores_the_clients_seed() -> None:
     assert (ruled.source, ruled.mint(0), ruled.must_be_exclusive) == ("minted", GROUP_SEEDS[0], False)
 
 
-@pytest.mark.parametrize(("client_seed", "choice", "seed"), [(42, 0, 1021820133), (42, 1, 78388995), (-1, 0, 946069605)])
+@pytest.mark.parametrize(
+    ("client_seed", "choice", "seed"), [(42, 0, 1021820133), (42, 1, 78388995), (-1, 0, 946069605)]
+)
 def test_honour_draws_from_the_clients_seed_alone(client_seed: int, choice: int, seed: int) -> None:
     """Golden values; neither who asks nor how often counts, so the store has to keep samples apart."""
     ruled = rule("honour", client_seed, choice)

@@ -21,9 +21,7 @@ def test_claude_codes_billing_line_is_put_to_a_fixed_value(role: str) -> None:
     (settled,), found = settle_volatile([system(f"{BILLING}\nYou are helpful.", role)])
 
     assert settled["content"] == f"{FIXED}\nYou are helpful."
-    assert [(line.message, line.rule, line.original) for line in found] == [
-        (0, "claude-code-billing-header", BILLING)
-    ]
+    assert [(line.message, line.rule, line.original) for line in found] == [(0, "claude-code-billing-header", BILLING)]
 
 
 def test_lines_inside_text_parts_are_settled_too() -> None:
