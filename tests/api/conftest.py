@@ -1,5 +1,6 @@
 """Engines, proxies and rollouts: shared by the tests of a module where their state allows."""
 
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,15 @@ from tests.fakes import FakeEngine
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 
 Start = Callable[..., tuple[ServedProxy, FakeEngine]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_tls_context() -> Iterator[None]:
+    """httpx loads all root certificates for each client, which takes longer than most of these tests."""
+    context = ssl.create_default_context()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpx._transports.default.create_ssl_context", lambda **_: context)
+        yield
 
 
 @pytest.fixture(scope="module", params=["vllm", "sglang"])

@@ -35,6 +35,8 @@ CAPTURE_OFF: list[Json] = [
 ]
 TWO_CALLS = Say("so", reasoning="hm", calls=(ToolSay("add", '{"a": 1, "b": "é"}'), ToolSay("add", '{"a": 2}')))
 LONG = {"max_tokens": 200}
+JSON = {"content-type": "application/json"}
+HALF_A_CHARACTER = b'{"messages": [{"role": "user", "content": "\\ud800"}], "model": "\\udfff"}'
 
 
 def send(client: RolloutClient, *, stream: bool, text: str = "hello", **fields: Any) -> Json:
@@ -102,15 +104,15 @@ def test_a_deliberate_repeat_is_a_new_draw(rollout: RolloutClient) -> None:
     assert first["seed"]["value"] != second["seed"]["value"]
 
 
-def test_the_proxys_own_example_has_its_golden_seed(start: Start) -> None:
-    """The seed at the engine is the documented function of identity and recorded context."""
+@pytest.mark.parametrize(("sample", "seed"), [(0, 759924877), (1, 212408380), (2, 2032952419), (3, 829548490)])
+def test_the_worked_example_draws_with_its_golden_seeds(start: Start, sample: int, seed: int) -> None:
+    """Computed apart from the proxy, from the conversation to the seed (docs: run seed 7, group gsm8k-17)."""
     proxy, engine = start(run_seed=7)
-    client = proxy.rollout(group="gsm8k-17", sample=2)
+    client = proxy.rollout(group="gsm8k-17", sample=sample)
     client.chat("What is 2+2?")
-    call = client.call()
 
-    assert engine.requests[-1].body["seed"] == call["seed"]["value"]
-    assert call["context"] == "sha256:72d0f86c7d6a67a1b2d7a2be5c67ba23"
+    assert engine.requests[-1].body["seed"] == seed
+    assert client.call()["context"] == "sha256:259297024e74cb9218ac20f0fd34d4511d9e8d7c4201e8adf086257959956d17"
 
 
 @AS_STREAM
@@ -368,16 +370,22 @@ def test_a_reply_cut_within_a_character_is_recorded_whole(rollout: RolloutClient
     assert call["completion_token_ids"][-1] == 0xC3
 
 
-def test_a_lone_surrogate_does_not_break_the_wire(rollout: RolloutClient, engine: FakeEngine) -> None:
-    """Half a character in a question gets an answer from whoever cannot take it, and an account of it."""
-    response = rollout.http.post(
-        "/chat/completions",
-        content=b'{"messages": [{"role": "user", "content": "\\ud800"}], "model": "\\udfff"}',
-        headers={"content-type": "application/json"},
-    )
+def test_a_lone_surrogate_is_recorded(rollout: RolloutClient, engine: FakeEngine) -> None:
+    """Half a character in a question gets an answer and an account, whatever the engine makes of it."""
+    response = rollout.http.post("/chat/completions", content=HALF_A_CHARACTER, headers=JSON)
+    store = rollout.proxy.wiring.store
+    (call,) = rollout.proxy.do(store.calls(rollout.rollout_id, None, 10)).items
 
-    assert response.status_code in {200, 400, 502}
-    assert rollout.call()["request"]["messages"] == [{"role": "user", "content": "\ud800"}]
+    assert response.status_code in {200, 502}
+    assert call["request"]["messages"] == [{"role": "user", "content": "\ud800"}]
+
+
+def test_a_record_with_a_lone_surrogate_can_be_read(start: Start) -> None:
+    """One odd question must not hide all of a rollout's calls from its trainer."""
+    client = start()[0].rollout()
+    client.http.post("/chat/completions", content=HALF_A_CHARACTER, headers=JSON)
+
+    assert client.call()["requested_model"] == "\udfff"
 
 
 # --- settings that change the view ---

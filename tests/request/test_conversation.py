@@ -111,6 +111,13 @@ BODIES_ALIKE: dict[str, tuple[Json, Json]] = {
 }
 
 
+def test_a_context_never_changes() -> None:
+    """Golden value, computed apart from the proxy: a change here changes every seed."""
+    context = talk(make.user("What is 2+2?")).context
+
+    assert context == "sha256:259297024e74cb9218ac20f0fd34d4511d9e8d7c4201e8adf086257959956d17"
+
+
 @pytest.mark.parametrize(("one", "other"), list(EQUAL.values()), ids=list(EQUAL))
 def test_spellings_of_one_conversation_agree(one: list[Json], other: list[Json]) -> None:
     """T1: clients re-serialise, drop and rename; the seed must not notice."""
