@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import clock
 from proxy.api.routes import data_routes
-from proxy.control import control_routes
+from proxy.control import control_routes, probe_routes
 from proxy.errors import NotFound, ProxyError, StoreDown, error_headers, openai_error
 from proxy.log import start_log
 from proxy.settings import Settings
@@ -39,6 +39,8 @@ def make_app(wiring: Wiring, *, data: bool, control: bool) -> FastAPI:
     app.state.wiring = wiring
     if control:
         app.include_router(control_routes())
+    else:
+        app.include_router(probe_routes())
     if data:
         app.include_router(data_routes())
     app.add_exception_handler(ProxyError, _tell)
@@ -125,7 +127,7 @@ class Server(uvicorn.Server):
 
 def serve(settings: Settings) -> int:
     """Run a proxy until SIGTERM or Ctrl-C; the exit status."""
-    start_log(settings.log_format, settings.log_level)
+    start_log(settings.log_format, settings.log_level, secrets=settings.secrets())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run_proxy(settings, stop_on_signals))
 

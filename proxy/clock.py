@@ -23,6 +23,11 @@ def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def seconds_of(text: str) -> float:
+    """The wall clock time that `iso` wrote."""
+    return datetime.fromisoformat(text).timestamp()
+
+
 def new_id(prefix: str) -> str:
     """A fresh id of fixed length: prefix, underscore, 32 hex digits."""
     return f"{prefix}_{secrets.token_hex(16)}"

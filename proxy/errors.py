@@ -11,6 +11,7 @@ ProxyError                     status  code
 ├── RolloutClosed              410     rollout_closed
 ├── BodyTooLarge               413     body_too_large
 ├── Busy                       429     too_many_calls
+├── LimitReached               429     rollout_limit
 ├── EngineFault                4xx-5xx engine_… (kind of the failure that is recorded with the call)
 ├── EngineUnready              503     engine_unready
 └── StoreDown                  503     store_unavailable
@@ -120,6 +121,18 @@ class Busy(ProxyError):
     code = "too_many_calls"
     error_type = "rate_limit_error"
     retry_after_s = 1
+
+
+class LimitReached(ProxyError):
+    """The rollout has used up what it may; waiting does not help."""
+
+    status = 429
+    code = "rollout_limit"
+    error_type = "rate_limit_error"
+
+    @property
+    def may_retry(self) -> bool:
+        return False
 
 
 class EngineFault(ProxyError):

@@ -21,6 +21,7 @@ _tokens = Counter(
     "rollpin_tokens", "Tokens of calls that ended, as prompt and as completion.", ["kind"], registry=REGISTRY
 )
 _late = Counter("rollpin_late_results", "Results that came after their rollout was closed.", registry=REGISTRY)
+_collapsed = Counter("rollpin_collapsed_groups", "Groups of which two samples drew the same reply.", registry=REGISTRY)
 _in_flight = Gauge("rollpin_calls_in_flight", "Calls between reservation and record.", registry=REGISTRY)
 _call_s = Histogram(
     "rollpin_call_seconds", "Duration of a call, commit included.", registry=REGISTRY, buckets=CALL_BUCKETS_S
@@ -47,6 +48,11 @@ def call_ended(kind: str, prompt_tokens: int, completion_tokens: int, seconds: f
 def late_result() -> None:
     """Count a result whose rollout was closed meanwhile."""
     _late.inc()
+
+
+def group_collapsed() -> None:
+    """Count a group whose samples came out the same."""
+    _collapsed.inc()
 
 
 def in_flight(delta: int) -> None:

@@ -135,6 +135,8 @@ class Ask:
     volatile: tuple[VolatileLine, ...]
     conversation: Conversation
     stream: bool
+    choices: int
+    """n: how many replies to draw."""
     include_usage: bool
     wants_logprobs: bool
     top_logprobs: int
@@ -378,45 +380,90 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
-    """The row that exists before the engine is asked."""
+class Draw:
+    """One choice of a request: a call to be, and how its seed follows from the request's occurrence."""
 
     call_id: CallId
+    choice: int
+    mint: Callable[[int], int]
+    """Seed from occurrence; pure."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatMark:
+    """What tells a retry from a deliberate repeat."""
+
+    ask_hash: str
+    """Equal for identical requests: same lane, context, effective sampling, length, stop and shaping fields."""
+    idempotency_key: str | None
+    is_retry: bool
+    """Whether the client's SDK says that this is not its first try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What is written before the engine is asked: a row for each choice, and the first delivery of each."""
+
     request_id: str
     rollout_id: RolloutId
     context: str
-    choice: int
     history: str
+    draws: tuple[Draw, ...]
+    repeat: RepeatMark
+    delivery_id: str
     api: Api
     stream: bool
     asked_at: float
     lease_until: float
     owner: str
     """The proxy process that answers for it; leases of a dead owner end at once on a store with one owner."""
-    mint: Callable[[int], int]
-    """Seed from occurrence; pure."""
     exclusive_seed: bool = False
     """Refuse a seed that another sample of the group holds on the same context."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What the store gave: the occurrence that no other call of (rollout, context) holds, and its seed."""
+    """A new draw: the lowest occurrence that no other call of (rollout, context) holds, and the seed of each choice."""
 
     occurrence: int
-    seed: int
+    seeds: tuple[int, ...]
+    reason: Literal["new", "draw_abandoned"] = "new"
 
 
-DeliveryOutcome = Literal["delivered", "client_gone", "error_told"]
+ClaimReason = Literal["idempotency_key", "failed", "client_gone", "retry_count"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A repeat of earlier calls: no new draw, one more delivery of theirs."""
+
+    request_id: str
+    call_ids: tuple[CallId, ...]
+    occurrence: int
+    seeds: tuple[int, ...]
+    standing: Literal["running", "recorded", "again"]
+    """`again`: the draw failed, and the rows are reserved anew for another try with the same seeds."""
+    reason: ClaimReason
+
+
+DeliveryOutcome = Literal["delivered", "client_gone", "error_told", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One client's reading of a call: a call may be delivered more than once, or never."""
+    """How one client's reading of a request's calls ended."""
 
-    call_id: CallId
-    started_at: float
+    delivery_id: str
     ended_at: float
     outcome: DeliveryOutcome
     events: int
     """Events handed to the client's socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFlag:
+    """Something that is wrong with a group as a whole."""
+
+    flag: Literal["collapsed"]
+    raised_at: float
+    detail: JsonObject

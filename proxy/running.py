@@ -6,22 +6,45 @@ The turn runs in a task of its own. Clients only read from it; one that leaves c
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from proxy.errors import Busy, ProxyError
-from proxy.model import CallId, Completion, JsonObject, Plan, RolloutId
+from proxy.model import CallId, Completion, JsonObject, Plan, RolloutId, Tokens
 
-Verdict: TypeAlias = Completion | ProxyError
+Verdict: TypeAlias = tuple[Completion, ...] | ProxyError
+"""A completion for each choice, or why there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceEvent:
+    """One of the engine's events, and the choice that it belongs to."""
+
+    choice: int
+    event: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What every reading of a reply begins with."""
+
+    request_id: str
+    call_ids: tuple[CallId, ...]
+    created_at: float
+    model: str
+    """The engine's name for it."""
+    plans: tuple[Plan, ...] = ()
+    """One per choice; none where the reply comes out of the store."""
 
 
 class Running:
-    """One reply: events in order, then a verdict. Any number of readers, from the first event on."""
+    """The reply to one request: events of all its choices as they come, then a verdict. Any number of readers."""
 
-    def __init__(self, plan: Plan, *, call_s: float, orphan_grace_s: float) -> None:
-        self.plan = plan
+    def __init__(self, head: Head, *, call_s: float = 0, orphan_grace_s: float = 0) -> None:
+        self.head = head
         self._grace_s = orphan_grace_s
-        self._events: list[JsonObject] = []
-        self._held: list[JsonObject] = []
+        self._events: list[ChoiceEvent] = []
+        self._held: list[ChoiceEvent] = []
         self._verdict: Verdict | None = None
         self._changed = asyncio.Event()
         self._readers = 0
@@ -32,45 +55,65 @@ class Running:
         """Whether everybody who waited for this reply has left."""
         self.is_stopped = False
         """Whether the proxy itself is going down."""
+        self.is_out_of_time = False
+        """Whether the exchange was cut by its time limit."""
 
     @asynccontextmanager
     async def time_limit(self) -> AsyncIterator[None]:
-        """Cut the exchange with the engine, by TimeoutError, when its time is over or nobody waits any more."""
-        async with asyncio.timeout_at(self._until) as limit:
-            self._limit = limit
-            try:
+        """Cut the block short when its time is over or nobody waits any more."""
+        try:
+            async with asyncio.timeout_at(self._until) as limit:
+                self._limit = limit
                 yield
-            finally:
-                self._limit = None
+        except TimeoutError:
+            self.is_out_of_time = True
+        finally:
+            self._limit = None
 
-    def publish(self, event: JsonObject) -> None:
+    def publish(self, choice: int, event: JsonObject) -> None:
         """Let readers have an event now."""
-        self._events.append(event)
+        self._events.append(ChoiceEvent(choice, event))
         self._wake()
 
-    def hold(self, event: JsonObject) -> None:
+    def hold(self, choice: int, event: JsonObject) -> None:
         """Keep an event that shows the end until the record is durable."""
-        self._held.append(event)
+        self._held.append(ChoiceEvent(choice, event))
 
-    def end(self, completion: Completion) -> None:
+    def end(self, completions: tuple[Completion, ...]) -> None:
         """The record is durable: release what was held."""
         self._events.extend(self._held)
-        self._settle(completion)
+        self._settle(completions)
+
+    def end_empty(self, finish_reason: str) -> None:
+        """End without a token, as a reply that was cut before its first."""
+        message: JsonObject = {"role": "assistant", "content": ""}
+        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        ended = Completion(Tokens(), finish_reason, message, message, usage)
+        for choice in range(len(self.head.call_ids)):
+            self.publish(choice, {"choices": [{"index": 0, "message": message, "finish_reason": finish_reason}]})
+        self.end((ended,) * len(self.head.call_ids))
 
     def fail(self, error: ProxyError) -> None:
         """There is no end to show; readers are told why."""
         self._settle(error)
 
-    async def read(self) -> AsyncIterator[JsonObject]:
-        """Events from the first on, as they come; stops at the verdict."""
-        position = 0
-        while True:
-            while position < len(self._events):
-                yield self._events[position]
-                position += 1
-            if self._verdict is not None:
-                return
-            await self._changed.wait()
+    async def read_on(self, position: int, patience_s: float | None) -> tuple[ChoiceEvent, ...] | None:
+        """The events from `position` on, waiting for one; empty at the end, None where patience ran out first."""
+        while position >= len(self._events) and self._verdict is None:
+            try:
+                await asyncio.wait_for(self._changed.wait(), patience_s)
+            except TimeoutError:
+                return None
+        return tuple(self._events[position:])
+
+    async def settled_within(self, patience_s: float | None) -> bool:
+        """Whether the verdict came before patience ran out."""
+        try:
+            async with asyncio.timeout(patience_s):
+                await self.verdict()
+        except TimeoutError:
+            return False
+        return True
 
     async def verdict(self) -> Verdict:
         """How it ended."""
@@ -119,7 +162,7 @@ class Turns:
         self._per_rollout_at_once = at_once_per_rollout
         self._per_rollout: dict[RolloutId, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._running: dict[CallId, Running] = {}
+        self._running: dict[str, Running] = {}
         self._admitted = 0
 
     @contextmanager
@@ -138,26 +181,31 @@ class Turns:
 
     def start(self, running: Running, work: Coroutine[Any, Any, None], admission: "Admission") -> None:
         """Run a turn to its end, whoever waits for it."""
-        task = asyncio.get_running_loop().create_task(work, name=running.plan.call_id)
+        task = asyncio.get_running_loop().create_task(work, name=running.head.request_id)
         self._tasks.add(task)
-        self._running[running.plan.call_id] = running
+        self._running[running.head.request_id] = running
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            self._running.pop(running.plan.call_id, None)
+            if self._running.get(running.head.request_id) is running:
+                del self._running[running.head.request_id]
             admission.give_back()
 
         task.add_done_callback(ended)
 
+    def find(self, request_id: str) -> Running | None:
+        """The growing reply to a request of this process."""
+        return self._running.get(request_id)
+
     def call_ids(self) -> tuple[CallId, ...]:
         """The calls whose leases this process must keep."""
-        return tuple(self._running)
+        return tuple(call_id for running in self._running.values() for call_id in running.head.call_ids)
 
     async def drain(self, seconds: float, commit_s: float) -> None:
         """Let turns end by themselves, then cut the rest and wait until they are recorded."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
-        for running in self._running.values():
+        for running in list(self._running.values()):
             running.stop()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=commit_s)

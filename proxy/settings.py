@@ -110,6 +110,10 @@ class LimitSettings(BaseModel):
     reply_bytes: int = Field(200_000_000, ge=10_000, description="Largest engine reply that is read.")
     calls_at_once: int = Field(2048, ge=1, description="Calls in flight in all; over it is a 429.")
     calls_at_once_per_rollout: int = Field(64, ge=1, description="Calls in flight of one rollout.")
+    calls_per_rollout: int | None = Field(None, ge=1, description="Calls of one rollout in all; over it is a 429.")
+    tokens_per_rollout: int | None = Field(
+        None, ge=1, description="Token budget of rollouts that name none: generated tokens, then replies end by length."
+    )
     rollout_ttl_s: float | None = Field(
         86_400, gt=0, le=LONGEST_TTL_S, description="Rollouts expire after this unless they ask for another ttl_s."
     )
@@ -132,7 +136,12 @@ class TimeoutSettings(BaseModel):
     commit_wait_s: float = Field(30, ge=0, description="How long a record that fails to commit is retried.")
     lease_s: float = Field(60, ge=1, description="A reservation without a sign of life for this long is dead.")
     drain_s: float = Field(20, ge=0, description="Calls in flight get this long at shutdown.")
+    heartbeat_after_s: float = Field(15, gt=0, description="A stream silent for this long gets a sign of life.")
     probe_s: float = Field(30, gt=0, description="One question to an engine about itself.")
+
+    def of_a_reply(self) -> dict[str, float]:
+        """The two that bound a growing reply."""
+        return {"call_s": self.call_s, "orphan_grace_s": self.orphan_grace_s}
 
 
 class Settings(BaseSettings):
@@ -194,6 +203,10 @@ class Settings(BaseSettings):
     )
     media_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Hosts whose image and audio URLs may reach the engine, comma separated; data: URLs always may."
+    )
+    heartbeat_unstreamed: bool = Field(
+        False,
+        description="Signs of life on unstreamed replies too: blanks before the body, and status 200 whatever comes.",
     )
     reasoning_field: str = Field(
         "reasoning_content", pattern=r"^[a-z_]+$", description="Where clients find the reasoning text."
@@ -314,6 +327,11 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = TomlConfigSettingsSource(settings_cls, config_file())
         return init_settings, env_settings, file
+
+    def secrets(self) -> tuple[str, ...]:
+        """Every secret that was set: none may be logged."""
+        named = (self.admin_token, self.read_token, self.key_secret, *(engine.api_key for engine in self.engines))
+        return tuple(secret.get_secret_value() for secret in named if secret)
 
     @property
     def store_path(self) -> Path:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -295,13 +296,13 @@ def test_accented_letters_make_tokens_that_add_no_text(vllm: FakeEngine) -> None
 
 @KINDS
 def test_a_seed_gives_the_same_tokens_again(kind: str, start: Callable[..., FakeEngine]) -> None:
-    """And another seed gives others, of 5 to 20 tokens."""
-    engine = start(kind)
-    drawn = {s: output_ids(chat(engine, seed=s, **WANTS_IDS[kind])) for s in SEVERAL_SEEDS}
+    """And another seed gives others."""
+    engine, asked = start(kind), {"max_tokens": 500, **WANTS_IDS[kind]}
+    drawn = {s: output_ids(chat(engine, seed=s, **asked)) for s in SEVERAL_SEEDS}
 
-    assert drawn[3] == output_ids(chat(engine, seed=3, **WANTS_IDS[kind]))
+    assert drawn[3] == output_ids(chat(engine, seed=3, **asked))
     assert len({tuple(ids) for ids in drawn.values()}) == len(drawn)
-    assert all(5 <= len(ids) <= 20 and ids[-1] == TURN_END and THINK_END in ids for ids in drawn.values())
+    assert all(ids[-1] == TURN_END and THINK_END in ids for ids in drawn.values())
 
 
 def test_without_a_seed_vllm_draws_anew_and_deterministic_sglang_draws_with_42(
@@ -350,11 +351,12 @@ def test_n_choices_have_seeds_of_their_own_on_vllm_only(vllm: FakeEngine, sglang
 
 def test_sglang_goes_on_where_a_resumed_prompt_stops(sglang: FakeEngine) -> None:
     """Prompt and partial output with the same seed: the rest, logprobs included."""
+    asked = {"logprobs": True, "max_tokens": 500, **WANTS_IDS["sglang"]}
     for seed in SEVERAL_SEEDS:
-        reply = chat(sglang, seed=seed, logprobs=True, **WANTS_IDS["sglang"])
+        reply = chat(sglang, seed=seed, **asked)
         ids, prompt = output_ids(reply), reply["sglext"]["input_ids"]
-        for k in range(len(ids)):
-            rest = chat(sglang, seed=seed, logprobs=True, input_ids=prompt + ids[:k], **WANTS_IDS["sglang"])
+        for k in range(0, len(ids), 3):
+            rest = chat(sglang, seed=seed, input_ids=prompt + ids[:k], **asked)
             assert output_ids(rest) == ids[k:]
             assert told_logprobs(rest["choices"]) == told_logprobs(reply["choices"])[k:]
 
@@ -375,7 +377,7 @@ def test_max_tokens_cuts(kind: str, start: Callable[..., FakeEngine]) -> None:
 
     assert choice["finish_reason"] == "length"
     assert len(told_logprobs([choice])) == 3
-    assert all(lp < 0 and (lp * 512).is_integer() for lp in told_logprobs([choice]))
+    assert all(lp <= 0 and struct.unpack("f", struct.pack("f", lp))[0] == lp for lp in told_logprobs([choice]))
 
 
 @KINDS
@@ -576,12 +578,12 @@ def test_leaving_out_the_reasoning_costs_vllms_ids(vllm: FakeEngine) -> None:
 def test_the_engines_tell_themselves_apart(vllm: FakeEngine, sglang: FakeEngine) -> None:
     """By owner, version and flags."""
     models = [CLIENT.get(f"{e.url}/v1/models").json()["data"][0] for e in (vllm, sglang)]
-    model_keys = {"id", "object", "created", "owned_by", "root", "parent", "max_model_len"}
+    model_keys = {"id", "object", "created", "owned_by", "root", "parent", "max_model_len", "simulated"}
     info = CLIENT.get(f"{sglang.url}/server_info").json()
 
     assert [set(m) for m in models] == [model_keys | {"permission"}, model_keys]
     assert [(m["owned_by"], m["max_model_len"]) for m in models] == [("vllm", 4096), ("sglang", 4096)]
-    assert CLIENT.get(f"{vllm.url}/version").json() == {"version": "0.32.0"}
+    assert CLIENT.get(f"{vllm.url}/version").json() == {"version": "0.32.0", "simulated": True}
     assert (info["version"], info["enable_deterministic_inference"]) == ("0.5.23", True)
     assert (info["context_length"], info["allow_auto_truncate"]) == (4096, False)
     assert CLIENT.get(f"{sglang.url}/model_info").json()["weight_version"] == "default"
@@ -904,15 +906,15 @@ def test_an_engine_as_a_process_is_scripted_over_http() -> None:
             assert process.stdout is not None
             url = process.stdout.readline().removeprefix("ready ").strip()
             script = [{"say": {"text": "hi", "calls": [{"name": "add"}]}}, {"fault": "status", "code": 503}]
-            assert CLIENT.post(f"{url}/_fake/script", json=script).json() == {"scripted": 2}
-            assert CLIENT.post(f"{url}/_fake/script", json={"fault": "no such"}).status_code == 400
+            assert CLIENT.post(f"{url}/_sim/script", json=script).json() == {"scripted": 2}
+            assert CLIENT.post(f"{url}/_sim/script", json={"fault": "no such"}).status_code == 400
             body = {"model": "tiny", "messages": HELLO}
             answers = [CLIENT.post(f"{url}/v1/chat/completions", json=body) for _ in range(2)]
 
             assert answers[0].json()["choices"][0]["message"]["content"].startswith("hi")
             assert answers[1].status_code == 503
-            assert [r["body"] for r in CLIENT.get(f"{url}/_fake/requests").json()] == [body, body]
-            assert CLIENT.get(f"{url}/_fake/state").json() == {"running": 0, "aborted": 0, "served": 2}
+            assert [r["body"] for r in CLIENT.get(f"{url}/_sim/requests").json()] == [body, body]
+            assert CLIENT.get(f"{url}/_sim/state").json() == {"running": 0, "aborted": 0, "served": 2}
             with pytest.raises(httpx.TransportError):
                 CLIENT.post(f"{url}/v1/chat/completions", json={**body, "input_ids": [300]})
             assert process.wait(5) == 1

@@ -57,6 +57,8 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("limits.reply-bytes", "9", ("limits.reply_bytes:",)),
     ("limits.calls-at-once", "0", ("limits.calls_at_once:",)),
     ("limits.calls-at-once-per-rollout", "0", ("limits.calls_at_once_per_rollout:",)),
+    ("limits.calls-per-rollout", "0", ("limits.calls_per_rollout:",)),
+    ("limits.tokens-per-rollout", "0", ("limits.tokens_per_rollout:",)),
     ("limits.rollout-ttl-s", "0", ("limits.rollout_ttl_s:",)),
     ("limits.rollout-ttl-s", "1e12", ("limits.rollout_ttl_s:",)),
     ("timeouts.connect-s", "0", ("timeouts.connect_s:",)),
@@ -66,6 +68,7 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("timeouts.commit-wait-s", "nan", ("timeouts.commit_wait_s:",)),
     ("timeouts.lease-s", "0.5", ("timeouts.lease_s:",)),
     ("timeouts.drain-s", "-1", ("timeouts.drain_s:",)),
+    ("timeouts.heartbeat-after-s", "0", ("timeouts.heartbeat_after_s:",)),
     ("timeouts.probe-s", "0", ("timeouts.probe_s:",)),
     ("log-format", "xml", ("log_format:",)),
     ("log-level", "loud", ("log_level:",)),
@@ -139,7 +142,7 @@ def test_every_bounded_setting_has_a_wrong_value_in_the_table() -> None:
     """A bound that is added needs its line here."""
     tried = {flag.replace("-", "_").replace("profiles.train", "profiles.NAME") for flag, _, _ in WRONG}
     free = {"host", "control_host", "control_socket", "media_hosts", "secrets_file"}
-    switches = {"require_replayable", "auto_register"}
+    switches = {"require_replayable", "auto_register", "heartbeat_unstreamed"}
 
     assert {row.key for row in flag_rows()} - tried == free | switches
 

@@ -5,22 +5,24 @@ for, reasoning under one name.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from proxy.echo import tool_call_id
 from proxy.errors import BadAsk, ProxyError, openai_error
-from proxy.model import Ask, Completion, Identity, JsonObject, Plan
+from proxy.model import Ask, Completion, Identity, JsonObject
 from proxy.request.conversation import read_conversation
 from proxy.request.sampling import asked_max_tokens
 from proxy.request.seed import read_client_seed
 from proxy.request.volatile import settle_volatile
+from proxy.running import Head
 from proxy.settings import Settings
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 # vLLM's default limit (--max-logprobs); OpenAI's too.
 MOST_TOP_LOGPROBS = 20
+MOST_CHOICES = 128
 USAGE_FIELDS = (
     "prompt_tokens",
     "completion_tokens",
@@ -35,7 +37,6 @@ def read_ask(identity: Identity, body: JsonObject, settings: Settings) -> Ask:
     """Check a client's body and take from it what the turn needs; raises BadAsk naming the field."""
     messages = _messages(body.get("messages"))
     _check_media(messages, settings.media_hosts)
-    _check_one_choice(body.get("n"))
     asked_max_tokens(body)
     read_client_seed(body.get("seed"))
     stream = _flag(body, "stream")
@@ -49,6 +50,7 @@ def read_ask(identity: Identity, body: JsonObject, settings: Settings) -> Ask:
         volatile=volatile,
         conversation=_conversation(settled, body),
         stream=stream,
+        choices=_choices(body.get("n")),
         include_usage=stream and _include_usage(body.get("stream_options")),
         wants_logprobs=wants_logprobs,
         top_logprobs=_top_logprobs(body.get("top_logprobs"), wanted=wants_logprobs),
@@ -60,81 +62,87 @@ def read_ask(identity: Identity, body: JsonObject, settings: Settings) -> Ask:
 class ChatView:
     """One reply as one client sees it."""
 
-    media_type = "application/json"
-
-    def __init__(self, plan: Plan, reasoning_field: str) -> None:
-        self._plan = plan
+    def __init__(self, ask: Ask, head: Head, reasoning_field: str) -> None:
+        self._ask = ask
+        self._plans = head.plans
         self._reasoning_field = reasoning_field
         self._head = {
-            "id": f"chatcmpl-{plan.request_id}",
-            "created": int(plan.started_at),
-            "model": plan.ask.requested_model or plan.engine.facts.model,
+            "id": f"chatcmpl-{head.request_id}",
+            "created": int(head.created_at),
+            "model": ask.requested_model or head.model,
         }
 
-    def chunks(self, event: JsonObject) -> Iterator[bytes]:
+    def chunks(self, choice: int, event: JsonObject) -> Iterator[bytes]:
         """The client's events for one of the engine's: one, or none where it carried nothing for clients."""
-        choices = event.get("choices") or []
-        if choices:
-            shown = self._choice(choices[0])
+        for said in event.get("choices") or ():
+            shown = self._choice(choice, said)
             if shown["delta"] or shown["finish_reason"] or shown.get("logprobs"):
                 yield self._chunk(choices=[shown])
-        elif event.get("usage") and self._plan.ask.include_usage:
-            yield self._chunk(choices=[], usage=_usage(event["usage"]))
 
-    def stream_end(self) -> bytes:
+    def stream_end(self, completions: Sequence[Completion]) -> bytes:
         """What closes a stream that came to its end."""
-        return STREAM_END
+        if not self._ask.include_usage:
+            return STREAM_END
+        return self._chunk(choices=[], usage=merged_usage(completions)) + STREAM_END
 
     def stream_error(self, error: ProxyError) -> bytes:
         """What closes a stream that did not."""
         return _event(openai_error(error))
 
-    def whole(self, completion: Completion) -> bytes:
+    def whole(self, completions: Sequence[Completion]) -> bytes:
         """The body of an unstreamed reply."""
-        choice = {
-            "index": 0,
-            "message": completion.message,
-            "logprobs": self._whole_logprobs(completion),
-            "finish_reason": completion.finish_reason,
-        }
-        body = {**self._head, "object": "chat.completion", "choices": [choice], "usage": _usage(completion.usage or {})}
+        choices = [
+            {
+                "index": index,
+                "message": completion.message,
+                "logprobs": self._whole_logprobs(completion),
+                "finish_reason": completion.finish_reason,
+            }
+            for index, completion in enumerate(completions)
+        ]
+        body = {**self._head, "object": "chat.completion", "choices": choices, "usage": merged_usage(completions)}
         return json.dumps(body).encode()
 
-    def _choice(self, choice: JsonObject) -> JsonObject:
+    def _choice(self, index: int, said: JsonObject) -> JsonObject:
         shown: JsonObject = {
-            "index": 0,
-            "delta": dict(self._delta(choice.get("delta") or {})),
-            "finish_reason": choice.get("finish_reason"),
+            "index": index,
+            "delta": dict(self._delta(index, said.get("delta") or said.get("message") or {})),
+            "finish_reason": said.get("finish_reason"),
         }
-        if self._plan.ask.wants_logprobs and choice.get("logprobs"):
-            shown["logprobs"] = {"content": choice["logprobs"].get("content"), "refusal": None}
+        if self._ask.wants_logprobs and said.get("logprobs"):
+            shown["logprobs"] = {"content": said["logprobs"].get("content"), "refusal": None}
         return shown
 
-    def _delta(self, delta: JsonObject) -> Iterator[tuple[str, Any]]:
+    def _delta(self, choice: int, said: JsonObject) -> Iterator[tuple[str, Any]]:
+        """A delta, or a whole message as one."""
         for name in ("role", "content", "refusal"):
-            if delta.get(name) is not None:
-                yield name, delta[name]
-        reasoning = delta.get("reasoning") or delta.get("reasoning_content")
+            if said.get(name) is not None:
+                yield name, said[name]
+        reasoning = said.get("reasoning") or said.get("reasoning_content") or said.get(self._reasoning_field)
         if reasoning:
             yield self._reasoning_field, reasoning
-        if pieces := delta.get("tool_calls"):
-            yield "tool_calls", [self._piece(position, piece) for position, piece in enumerate(pieces)]
+        if pieces := said.get("tool_calls"):
+            yield "tool_calls", [self._piece(choice, position, piece) for position, piece in enumerate(pieces)]
 
-    def _piece(self, position: int, piece: JsonObject) -> JsonObject:
+    def _piece(self, choice: int, position: int, piece: JsonObject) -> JsonObject:
         """One piece of a tool call, under the id that this proxy gives it."""
         index = piece.get("index")
         index = index if isinstance(index, int) else position
         shown: JsonObject = {"index": index}
         if piece.get("id"):
-            shown |= {"id": tool_call_id(self._plan, index), "type": "function"}
+            shown |= {"id": self._call_id(choice, index, piece["id"]), "type": "function"}
         if function := piece.get("function"):
             shown["function"] = {
                 name: function[name] for name in ("name", "arguments") if function.get(name) is not None
             }
         return shown
 
+    def _call_id(self, choice: int, index: int, said: str) -> str:
+        """A recorded message has the derived id already."""
+        return tool_call_id(self._plans[choice], index) if self._plans else said
+
     def _whole_logprobs(self, completion: Completion) -> JsonObject | None:
-        if not self._plan.ask.wants_logprobs:
+        if not self._ask.wants_logprobs:
             return None
         return {"content": list(completion.logprob_entries), "refusal": None}
 
@@ -142,12 +150,18 @@ class ChatView:
         return _event({**self._head, "object": "chat.completion.chunk", **fields})
 
 
+def merged_usage(completions: Sequence[Completion]) -> JsonObject:
+    """Usage over all choices: the prompt counts once, the replies add up."""
+    usages = [completion.usage or {} for completion in completions]
+    if len(usages) == 1:
+        return {name: usages[0][name] for name in USAGE_FIELDS if usages[0].get(name) is not None}
+    prompt = usages[0].get("prompt_tokens", 0)
+    sampled = sum(usage.get("completion_tokens", 0) for usage in usages)
+    return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+
+
 def _event(payload: JsonObject) -> bytes:
     return b"data: " + json.dumps(payload, separators=(",", ":")).encode() + b"\n\n"
-
-
-def _usage(usage: JsonObject) -> JsonObject:
-    return {name: usage[name] for name in USAGE_FIELDS if usage.get(name) is not None}
 
 
 def _conversation(messages: tuple[JsonObject, ...], body: JsonObject) -> Any:
@@ -213,12 +227,12 @@ def _media_urls(content: object) -> Iterator[str]:
                 yield str(value.get("url")) if isinstance(value, dict) else str(value)
 
 
-def _check_one_choice(n: object) -> None:
-    if n is None or (type(n) is int and n == 1):
-        return
-    if type(n) is not int:
-        raise BadAsk("n must be an integer", param="n")
-    raise BadAsk("n must be 1: several choices in one request are not served yet", code="n_not_supported", param="n")
+def _choices(n: object) -> int:
+    if n is None:
+        return 1
+    if type(n) is not int or not 1 <= n <= MOST_CHOICES:
+        raise BadAsk(f"n must be an integer from 1 to {MOST_CHOICES}", param="n")
+    return n
 
 
 def _top_logprobs(value: object, *, wanted: bool) -> int:

@@ -5,7 +5,6 @@ The client may leave at any moment; that ends this reading, not the turn.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
@@ -15,10 +14,13 @@ from starlette.types import Receive, Scope, Send
 from proxy import clock
 from proxy.api.chat import ChatView
 from proxy.errors import ProxyError, StoreDown, error_headers, openai_error
-from proxy.model import Completion, Delivery, DeliveryOutcome
-from proxy.running import Running
+from proxy.model import Delivery, DeliveryOutcome
+from proxy.record.store import Store
+from proxy.turn import Served
 
 CALL_ID_HEADER = "x-rollpin-call-id"
+HEARTBEAT = b": still working\n\n"
+BLANK = b" "
 
 log = structlog.get_logger()
 
@@ -27,6 +29,8 @@ log = structlog.get_logger()
 class Sent:
     """What has gone to the client's socket."""
 
+    has_begun: bool = False
+    """Whether the status line is out."""
     events: int = 0
     outcome: DeliveryOutcome = "client_gone"
 
@@ -34,18 +38,21 @@ class Sent:
 class DeliveryResponse(Response):
     """Sends one growing reply to one client, and notes how far it came."""
 
-    def __init__(self, running: Running, view: ChatView, note: Callable[[Delivery], Awaitable[None]]) -> None:
-        self._running = running
+    def __init__(self, served: Served, view: ChatView, *, stream: bool, patience_s: float | None, store: Store) -> None:
+        self._running = served.running
+        self._delivery_id = served.delivery_id
         self._view = view
-        self._note = note
+        self._stream = stream
+        self._patience_s = patience_s
+        self._store = store
         self.background = None
         self.status_code = 200
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  ASGI's signature
-        started, sent = clock.now(), Sent()
+        sent = Sent()
         with self._running.reader():
             await self._race(receive, send, sent)
-        await self._write_down(started, sent)
+        await self._write_down(sent)
 
     async def _race(self, receive: Receive, send: Send, sent: Sent) -> None:
         """Send until done or until the client leaves, whichever is first."""
@@ -63,40 +70,67 @@ class DeliveryResponse(Response):
             await asyncio.gather(sending, leaving, return_exceptions=True)
 
     async def _send(self, send: Send, sent: Sent) -> None:
-        if self._running.plan.ask.stream:
-            await self._send_stream(send, sent)
+        if self._stream:
+            await self._send_events(send, sent)
+            await self._send_end(send, sent)
         else:
             await self._send_whole(send, sent)
 
-    async def _send_whole(self, send: Send, sent: Sent) -> None:
-        verdict = await self._running.verdict()
-        if isinstance(verdict, Completion):
-            await self._answer(send, 200, self._view.whole(verdict), {})
-            sent.events, sent.outcome = 1, "delivered"
-        else:
-            await self._answer_error(send, verdict, sent)
+    async def _send_events(self, send: Send, sent: Sent) -> None:
+        """Events as they come; the status waits for the first, so that an early failure is a plain error.
 
-    async def _send_stream(self, send: Send, sent: Sent) -> None:
-        """Events as they come; the status waits for the first, so that an early failure is a plain error."""
-        async for event in self._running.read():
-            for chunk in self._view.chunks(event):
-                if not sent.events:
-                    await self._begin(send, 200, {"content-type": "text/event-stream", "cache-control": "no-cache"})
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                sent.events += 1
+        Where none comes for long, a comment shows that the reply is alive, and with it goes status 200.
+        """
+        position = 0
+        while (events := await self._running.read_on(position, self._patience_s)) != ():
+            if events is None:
+                await self._send_part(send, sent, HEARTBEAT)
+                continue
+            for item in events:
+                for chunk in self._view.chunks(item.choice, item.event):
+                    await self._send_part(send, sent, chunk)
+                    sent.events += 1
+            position += len(events)
+
+    async def _send_end(self, send: Send, sent: Sent) -> None:
         verdict = await self._running.verdict()
-        if isinstance(verdict, Completion):
-            await self._close(send, self._view.stream_end())
-            sent.outcome = "delivered"
-        elif sent.events:
+        if isinstance(verdict, ProxyError) and not sent.has_begun:
+            await self._answer_error(send, verdict, sent)
+        elif isinstance(verdict, ProxyError):
             await self._close(send, self._view.stream_error(verdict))
             sent.outcome = "error_told"
         else:
+            await self._send_part(send, sent, self._view.stream_end(verdict))
+            await self._close(send, b"")
+            sent.outcome = "delivered"
+
+    async def _send_whole(self, send: Send, sent: Sent) -> None:
+        """The body once it is there; blanks until then where patience is set, since JSON may begin with them."""
+        while await self._running.settled_within(self._patience_s) is False:
+            if not sent.has_begun:
+                await self._begin(send, 200, {"content-type": "application/json"})
+                sent.has_begun = True
+            await send({"type": "http.response.body", "body": BLANK, "more_body": True})
+        verdict = await self._running.verdict()
+        if isinstance(verdict, ProxyError):
             await self._answer_error(send, verdict, sent)
+            return
+        body = self._view.whole(verdict)
+        await (self._close(send, body) if sent.has_begun else self._answer(send, 200, body, {}))
+        sent.events, sent.outcome = 1, "delivered"
+
+    async def _send_part(self, send: Send, sent: Sent, part: bytes) -> None:
+        if not sent.has_begun:
+            await self._begin(send, 200, {"content-type": "text/event-stream", "cache-control": "no-cache"})
+            sent.has_begun = True
+        await send({"type": "http.response.body", "body": part, "more_body": True})
 
     async def _answer_error(self, send: Send, error: ProxyError, sent: Sent) -> None:
         body = json.dumps(openai_error(error)).encode()
-        await self._answer(send, error.status, body, error_headers(error))
+        if sent.has_begun:
+            await self._close(send, body)
+        else:
+            await self._answer(send, error.status, body, error_headers(error))
         sent.outcome = "error_told"
 
     async def _answer(self, send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
@@ -105,19 +139,19 @@ class DeliveryResponse(Response):
         await self._close(send, body)
 
     async def _begin(self, send: Send, status: int, headers: dict[str, str]) -> None:
-        named = headers | {CALL_ID_HEADER: self._running.plan.call_id}
+        named = headers | {CALL_ID_HEADER: ", ".join(self._running.head.call_ids)}
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
         await send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def _close(self, send: Send, body: bytes) -> None:
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def _write_down(self, started: float, sent: Sent) -> None:
-        delivery = Delivery(self._running.plan.call_id, started, clock.now(), sent.outcome, sent.events)
+    async def _write_down(self, sent: Sent) -> None:
+        delivery = Delivery(self._delivery_id, clock.now(), sent.outcome, sent.events)
         try:
-            await self._note(delivery)
+            await self._store.deliver(delivery)
         except StoreDown as error:
-            log.warning("a delivery was not noted", call_id=delivery.call_id, reason=error.message)
+            log.warning("a delivery was not noted", delivery_id=self._delivery_id, reason=error.message)
 
 
 async def _client_leaves(receive: Receive) -> None:

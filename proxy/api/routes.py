@@ -12,7 +12,7 @@ from proxy.api.delivery import DeliveryResponse
 from proxy.errors import NotFound, RolloutClosed
 from proxy.model import Identity, JsonObject, Rollout, RolloutId
 from proxy.request.identify import Caller, authorise, identify, lane_signals, retry_count
-from proxy.settings import is_loopback
+from proxy.settings import Settings, is_loopback
 from proxy.turn import serve_turn
 from proxy.wiring import Wiring
 
@@ -37,9 +37,16 @@ async def chat_completions(request: Request) -> Response:
     identity = await known_caller(request, wiring)
     body = await read_json_object(request, wiring.settings.limits.body_bytes)
     ask = read_ask(identity, body, wiring.settings)
-    running = await serve_turn(ask, wiring)
-    view = ChatView(running.plan, wiring.settings.reasoning_field)
-    return DeliveryResponse(running, view, wiring.store.deliver)
+    served = await serve_turn(ask, wiring)
+    view = ChatView(ask, served.running.head, wiring.settings.reasoning_field)
+    return DeliveryResponse(
+        served, view, stream=ask.stream, patience_s=patience(ask.stream, wiring.settings), store=wiring.store
+    )
+
+
+def patience(stream: bool, settings: Settings) -> float | None:  # noqa: FBT001
+    """Seconds of silence before a sign of life; None where there is none."""
+    return settings.timeouts.heartbeat_after_s if stream or settings.heartbeat_unstreamed else None
 
 
 async def list_models(request: Request) -> Response:

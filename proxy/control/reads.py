@@ -10,7 +10,7 @@ from proxy.control.auth import READ
 from proxy.control.bodies import PageQuery, RolloutsQuery
 from proxy.control.edge import ControlRoute, Wired, query_of
 from proxy.errors import NotFound, RolloutClosed
-from proxy.model import CallId, JsonObject, Rollout, RolloutId
+from proxy.model import CallId, GroupFlag, JsonObject, Rollout, RolloutId
 from proxy.record.store import RolloutCounts, RolloutFilter
 from proxy.wiring import Wiring
 
@@ -30,7 +30,13 @@ async def show_rollout(rollout_id: str, wiring: Wired) -> JsonObject:
     """One rollout with its counts, and whether its capture is complete."""
     rollout = await known_rollout(wiring, rollout_id)
     counts = await wiring.store.counts(rollout.rollout_id)
-    return {**rollout_document(rollout), "counts": counts_document(counts), "health": health_document(counts)}
+    flags = await wiring.store.group_flags(rollout.run, rollout.group)
+    return {
+        **rollout_document(rollout),
+        "counts": counts_document(counts),
+        "health": health_document(counts),
+        "group_flags": [flag_document(flag) for flag in flags],
+    }
 
 
 @router.get("/rollouts/{rollout_id}/calls")
@@ -74,6 +80,11 @@ def unknown_rollout(rollout_id: str) -> NotFound:
 
 def unknown_call(call_id: str) -> NotFound:
     return NotFound(f"no call has the id {call_id[:200]!r}", code="unknown_call", param="call_id")
+
+
+def flag_document(flag: GroupFlag) -> JsonObject:
+    """What is wrong with a rollout's group as a whole."""
+    return {"flag": flag.flag, "raised_at": iso(flag.raised_at), "detail": flag.detail}
 
 
 def rollout_document(rollout: Rollout) -> JsonObject:

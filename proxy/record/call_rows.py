@@ -5,18 +5,27 @@ import sqlite3
 from collections.abc import Sequence
 
 from proxy.errors import NotFound, RolloutClosed, SeedCollision
-from proxy.model import Call, CallId, Delivery, Failure, JsonObject, Reservation, Reserved
+from proxy.model import Call, CallId, Claimed, Draw, Failure, GroupFlag, JsonObject, Reservation, Reserved
 from proxy.record.bodies import keep_request
+from proxy.record.claims import (
+    begin_delivery,
+    choose_claim,
+    forget_abandoned,
+    is_giving_up,
+    read_candidates,
+    write_claim,
+)
+from proxy.record.collapse import completion_hash, find_collapse
 from proxy.record.packing import pack_ids
 from proxy.record.prompts import KeptPrompt, TokenMemory, keep_prompt
 from proxy.record.rollout_rows import raise_revision
 from proxy.record.rows import LATE, PROXY_DIED, arrived, failure_field, kept_document, outcome_columns
 
-_HELD = "select occurrence, seed from calls where call_id = ?"
+_HELD = "select occurrence, seed from calls where request_id = ? order by choice"
 _ROLLOUT = "select run, grp, sample, state, expires_at from rollouts where rollout_id = ?"
 # Rows leave only with their whole rollout, so that the lowest free number is the one after the highest.
 _NEXT_OCCURRENCE = """
-select coalesce(max(occurrence), -1) + 1 from calls where rollout_id = ? and context = ? and choice = ?
+select coalesce(max(occurrence), -1) + 1 from calls where rollout_id = ? and context = ?
 """
 _SEED_HOLDER = """
 select rollout_id from calls join rollouts using (rollout_id)
@@ -27,11 +36,12 @@ limit 1
 _RESERVE = """
 insert into calls (
     call_id, request_id, rollout_id, seq, context, occurrence, choice, seed, state, owner, lease_until, api, stream,
-    asked_at, history
+    asked_at, history, ask_hash, idempotency_key
 ) values (
     :call_id, :request_id, :rollout_id,
     (select coalesce(max(seq), -1) + 1 from calls where rollout_id = :rollout_id),
-    :context, :occurrence, :choice, :seed, 'reserved', :owner, :lease_until, :api, :stream, :asked_at, :history
+    :context, :occurrence, :choice, :seed, 'reserved', :owner, :lease_until, :api, :stream, :asked_at, :history,
+    :ask_hash, :idempotency_key
 )
 """
 _STANDING = "select state, failure_kind from calls where call_id = ?"
@@ -42,33 +52,34 @@ update calls set
     parent_outcome = :parent_outcome, parent_reason = :parent_reason, prompt_tokens = :prompt_tokens,
     completion_tokens = :completion_tokens, prompt_base_call_id = :prompt_base_call_id,
     prompt_shared = :prompt_shared, prompt_ids = :prompt_ids, completion_ids = :completion_ids,
-    logprobs = :logprobs, document = :document
+    logprobs = :logprobs, document = :document, completion_hash = :completion_hash,
+    claimable = case when :state <> 'failed' then claimable
+        else coalesce(claimable, iif(:failure_kind = 'client_gone', 'client_gone', 'failed')) end,
+    broken = broken + (:state = 'failed' and :began)
 where call_id = :call_id
 """
 _SETTLE = """
-update calls set state = ?, lease_until = null, failure_kind = ?, document = ? where call_id = ?
-"""
-_DELIVER = """
-insert into deliveries (call_id, started_at, ended_at, outcome, events)
-select :call_id, :started_at, :ended_at, :outcome, :events
-where exists (select 1 from calls where call_id = :call_id)
+update calls set state = :state, lease_until = null, failure_kind = :kind, document = :document,
+    claimable = case when :state = 'failed' then 'failed' else null end
+where call_id = :call_id
 """
 _LAPSED = "select call_id, rollout_id from calls where state = 'reserved' and lease_until <= ?"
 _RESERVED = "select call_id, rollout_id from calls where state = 'reserved'"
 
 
-def reserve(connection: sqlite3.Connection, asked: Reservation) -> Reserved:
-    """Give a call its occurrence and seed; a reservation told twice gets the same answer."""
-    if held := connection.execute(_HELD, (asked.call_id,)).fetchone():
-        return Reserved(held["occurrence"], held["seed"])
+def reserve(connection: sqlite3.Connection, asked: Reservation) -> Reserved | Claimed:
+    """Repeat an earlier request or draw anew; a reservation told twice gets the same answer."""
+    if held := connection.execute(_HELD, (asked.request_id,)).fetchall():
+        return Reserved(held[0]["occurrence"], tuple(row["seed"] for row in held))
     rollout = _open_rollout(connection, asked)
-    key = (asked.rollout_id, asked.context, asked.choice)
-    occurrence: int = connection.execute(_NEXT_OCCURRENCE, key).fetchone()[0]
-    seed = asked.mint(occurrence)
-    if asked.exclusive_seed:
-        _refuse_shared_seed(connection, asked, seed, rollout)
-    _add_reserved(connection, asked, Reserved(occurrence, seed))
-    return Reserved(occurrence, seed)
+    candidates = read_candidates(connection, asked)
+    if claim := choose_claim(candidates, asked):
+        return write_claim(connection, claim, asked)
+    reserved = _draw(connection, asked, rollout)
+    if not is_giving_up(candidates):
+        return reserved
+    forget_abandoned(connection, candidates)
+    return Reserved(reserved.occurrence, reserved.seeds, "draw_abandoned")
 
 
 def renew(connection: sqlite3.Connection, call_ids: Sequence[CallId], lease_until: float) -> None:
@@ -78,8 +89,16 @@ def renew(connection: sqlite3.Connection, call_ids: Sequence[CallId], lease_unti
     )
 
 
-def record(connection: sqlite3.Connection, memory: TokenMemory, call: Call) -> bool:
-    """Put the outcome into the row; False where it came too late and was only counted.
+def record(connection: sqlite3.Connection, memory: TokenMemory, calls: Sequence[Call]) -> tuple[GroupFlag, ...] | None:
+    """Put the outcomes of one request into its rows; None where they came too late and were only counted."""
+    recorded = [_record_one(connection, memory, call) for call in calls]
+    if not all(recorded):
+        return None
+    return tuple(flag for call in calls for flag in find_collapse(connection, call))
+
+
+def _record_one(connection: sqlite3.Connection, memory: TokenMemory, call: Call) -> bool:
+    """False where the outcome came too late.
 
     An outcome is written once, with one exception: `proxy_died` was a guess from a lapsed lease, and gives way.
     """
@@ -107,20 +126,6 @@ def give_up_all(connection: sqlite3.Connection) -> int:
     return _give_up(connection, connection.execute(_RESERVED).fetchall())
 
 
-def deliver(connection: sqlite3.Connection, delivery: Delivery) -> None:
-    """Add a delivery; nothing to add to where the rollout was deleted meanwhile."""
-    connection.execute(
-        _DELIVER,
-        {
-            "call_id": delivery.call_id,
-            "started_at": delivery.started_at,
-            "ended_at": delivery.ended_at,
-            "outcome": delivery.outcome,
-            "events": delivery.events,
-        },
-    )
-
-
 def set_call_outcome(connection: sqlite3.Connection, call_id: CallId, outcome: JsonObject) -> bool:
     found = connection.execute("select rollout_id from calls where call_id = ?", (call_id,)).fetchone()
     if found is None:
@@ -141,6 +146,19 @@ def _open_rollout(connection: sqlite3.Connection, asked: Reservation) -> sqlite3
     return rollout
 
 
+def _draw(connection: sqlite3.Connection, asked: Reservation, rollout: sqlite3.Row) -> Reserved:
+    """Rows for a new draw, one per choice, and its first delivery."""
+    occurrence: int = connection.execute(_NEXT_OCCURRENCE, (asked.rollout_id, asked.context)).fetchone()[0]
+    seeds = tuple(draw.mint(occurrence) for draw in asked.draws)
+    if asked.exclusive_seed:
+        for seed in seeds:
+            _refuse_shared_seed(connection, asked, seed, rollout)
+    for draw, seed in zip(asked.draws, seeds, strict=True):
+        _add_reserved(connection, asked, draw, occurrence, seed)
+    begin_delivery(connection, asked, [draw.call_id for draw in asked.draws], None)
+    return Reserved(occurrence, seeds)
+
+
 def _refuse_shared_seed(connection: sqlite3.Connection, asked: Reservation, seed: int, rollout: sqlite3.Row) -> None:
     key = {name: rollout[name] for name in ("run", "grp", "sample")} | {"context": asked.context, "seed": seed}
     if holder := connection.execute(_SEED_HOLDER, key).fetchone():
@@ -150,23 +168,25 @@ def _refuse_shared_seed(connection: sqlite3.Connection, asked: Reservation, seed
         )
 
 
-def _add_reserved(connection: sqlite3.Connection, asked: Reservation, given: Reserved) -> None:
+def _add_reserved(connection: sqlite3.Connection, asked: Reservation, draw: Draw, occurrence: int, seed: int) -> None:
     connection.execute(
         _RESERVE,
         {
-            "call_id": asked.call_id,
+            "call_id": draw.call_id,
             "request_id": asked.request_id,
             "rollout_id": asked.rollout_id,
             "context": asked.context,
-            "occurrence": given.occurrence,
-            "choice": asked.choice,
-            "seed": given.seed,
+            "occurrence": occurrence,
+            "choice": draw.choice,
+            "seed": seed,
             "owner": asked.owner,
             "lease_until": asked.lease_until,
             "api": asked.api,
             "stream": asked.stream,
             "asked_at": asked.asked_at,
             "history": asked.history,
+            "ask_hash": asked.repeat.ask_hash,
+            "idempotency_key": asked.repeat.idempotency_key,
         },
     )
 
@@ -193,6 +213,7 @@ def _write_outcome(connection: sqlite3.Connection, memory: TokenMemory, call: Ca
         prompt = keep_prompt(connection, memory, call.plan, ids)
         memory.put(call.plan.call_id, ids + columns["completion_ids"])
     columns |= {
+        "completion_hash": completion_hash(call),
         "prompt_base_call_id": prompt.base,
         "prompt_shared": prompt.shared,
         "prompt_ids": prompt.rest if captured else None,
@@ -214,4 +235,4 @@ def _give_up(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row]) -> int
 def _settle(connection: sqlite3.Connection, call_id: str, state: str, failure: Failure) -> None:
     """Close a row without a result."""
     document = json.dumps({"failure": failure_field(failure)})
-    connection.execute(_SETTLE, (state, failure.kind, document, call_id))
+    connection.execute(_SETTLE, {"call_id": call_id, "state": state, "kind": failure.kind, "document": document})

@@ -24,7 +24,7 @@ select calls.*, run, grp, sample, attempt from calls join rollouts using (rollou
 where rollout_id = ? and seq > ? order by seq limit ?
 """
 _DELIVERIES = """
-select started_at, ended_at, outcome, events from deliveries where call_id = ? order by number
+select claim, started_at, ended_at, outcome, events from deliveries where call_id = ? order by number
 """
 
 
@@ -74,7 +74,8 @@ class _Documents:
 def _delivery(row: sqlite3.Row) -> JsonObject:
     return {
         "started_at": clock.iso(row["started_at"]),
-        "ended_at": clock.iso(row["ended_at"]),
+        "ended_at": clock.iso(row["ended_at"]) if row["ended_at"] else None,
+        "claim": row["claim"],
         "outcome": row["outcome"],
         "events": row["events"],
     }

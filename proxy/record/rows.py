@@ -77,12 +77,21 @@ def outcome_columns(call: Call) -> Columns:
         "completion_tokens": len(tokens.completion_ids) or _reported(completion, "completion_tokens"),
         "completion_ids": pack_ids(tokens.completion_ids) if captured else None,
         "logprobs": pack_logprobs(tokens.logprobs) if captured else None,
+        "began": began(completion),
     }
 
 
 def arrived(call: Call) -> Completion | None:
     """The whole reply, or the part of one that came before a failure."""
     return call.outcome.partial if isinstance(call.outcome, Failure) else call.outcome
+
+
+def began(completion: Completion | None) -> bool:
+    """Whether anything of a reply had come: ids, or the text that streams show before their ids."""
+    if completion is None:
+        return False
+    said = completion.message
+    return bool(completion.tokens.completion_ids or len(said) > 2 or said.get("content"))
 
 
 def kept_document(call: Call) -> JsonObject:
@@ -142,6 +151,7 @@ def call_document(row: Mapping[str, Any], ids: bytes | None, extra: JsonObject) 
         "seed": _seed(row, kept.get("seed") or {}),
         "timing": kept.get("timing") or _untimed(row),
         "outcome": json.loads(row["outcome"]) if row["outcome"] else None,
+        "earlier_failures": json.loads(row["earlier"]),
         **_tokens(row, ids),
         **extra,
     }

@@ -14,7 +14,9 @@ from proxy.errors import RolloutClosed, StoreDown
 from proxy.model import (
     Call,
     CallId,
+    Claimed,
     Delivery,
+    GroupFlag,
     JsonObject,
     Reservation,
     Reserved,
@@ -22,7 +24,8 @@ from proxy.model import (
     RolloutId,
     RolloutState,
 )
-from proxy.record import call_rows, kept_rows, rollout_rows
+from proxy.record import call_rows, delivery_rows, kept_rows, rollout_rows
+from proxy.record.collapse import read_flags
 from proxy.record.connection import connect_reading, connect_writing, create_private
 from proxy.record.documents import read_call, read_calls
 from proxy.record.faults import StoreUnreadable, store_down
@@ -67,6 +70,9 @@ class SqliteReading:
     async def calls(self, rollout_id: RolloutId, cursor: str | None, limit: int) -> Page[JsonObject]:
         return await self._reader.read(lambda db: read_calls(db, rollout_id, cursor, limit))
 
+    async def group_flags(self, run: str, group: str) -> tuple[GroupFlag, ...]:
+        return await self._reader.read(lambda db: read_flags(db, run, group))
+
     async def stored_profiles(self) -> tuple[StoredProfile, ...]:
         return await self._reader.read(kept_rows.read_profiles)
 
@@ -94,6 +100,7 @@ class SqliteStore(SqliteReading):
             self._writer.start()
             self._reader.start()
             await self._writer.write(call_rows.give_up_all, durable=True)
+            await self._writer.write(delivery_rows.lose_all, durable=True)
         except (sqlite3.Error, OSError) as error:
             await self.close()
             raise store_down(error, self._path) from error
@@ -133,23 +140,24 @@ class SqliteStore(SqliteReading):
     async def set_call_outcome(self, call_id: CallId, outcome: JsonObject) -> bool:
         return await self._writer.write(lambda db: call_rows.set_call_outcome(db, call_id, outcome), durable=True)
 
-    async def reserve(self, reservation: Reservation) -> Reserved:
+    async def reserve(self, reservation: Reservation) -> Reserved | Claimed:
         return await self._writer.write(lambda db: call_rows.reserve(db, reservation), durable=False)
 
     async def renew(self, call_ids: Sequence[CallId], lease_until: float) -> None:
         await self._writer.write(lambda db: call_rows.renew(db, call_ids, lease_until), durable=False)
 
-    async def record(self, call: Call) -> None:
-        in_time = await self._writer.write(lambda db: call_rows.record(db, self._memory, call), durable=True)
-        if not in_time:
-            rollout_id = call.plan.ask.identity.rollout_id
+    async def record(self, calls: Sequence[Call]) -> tuple[GroupFlag, ...]:
+        flags = await self._writer.write(lambda db: call_rows.record(db, self._memory, calls), durable=True)
+        if flags is None:
+            rollout_id = calls[0].plan.ask.identity.rollout_id
             raise RolloutClosed(f"rollout {rollout_id!r} was closed before the reply had ended")
+        return flags
 
     async def sweep(self, now: float) -> int:
         return await self._writer.write(lambda db: call_rows.sweep(db, now), durable=True)
 
     async def deliver(self, delivery: Delivery) -> None:
-        await self._writer.write(lambda db: call_rows.deliver(db, delivery), durable=False)
+        await self._writer.write(lambda db: delivery_rows.end_delivery(db, delivery), durable=False)
 
     async def put_profile(self, stored: StoredProfile) -> None:
         await self._writer.write(lambda db: kept_rows.put_profile(db, stored), durable=True)

@@ -11,7 +11,9 @@ from typing import Generic, Protocol, TypeVar
 from proxy.model import (
     Call,
     CallId,
+    Claimed,
     Delivery,
+    GroupFlag,
     JsonObject,
     Profile,
     Reservation,
@@ -120,27 +122,32 @@ class Store(Protocol):
 
     # calls
 
-    async def reserve(self, reservation: Reservation) -> Reserved:
-        """Write the row that exists before the engine is asked.
+    async def reserve(self, reservation: Reservation) -> Reserved | Claimed:
+        """Decide in one step whether a request repeats an earlier one, and write it down.
 
-        Raises RolloutClosed if the rollout is not open, SeedCollision if an exclusive seed is held by another sample
-        of the same run and group on the same context.
+        A claim adds a delivery to the earlier calls; where they failed, their rows are reserved anew. Otherwise a row
+        for each draw is written. Raises RolloutClosed if the rollout is not open, SeedCollision if an exclusive seed is
+        held by another sample of the same run and group on the same context.
         """
 
     async def renew(self, call_ids: Sequence[CallId], lease_until: float) -> None:
         """Move the leases of running calls."""
 
-    async def record(self, call: Call) -> None:
-        """Put the outcome into the reserved row, idempotent by call_id.
+    async def record(self, calls: Sequence[Call]) -> tuple[GroupFlag, ...]:
+        """Put the outcomes of one request into its reserved rows, all or none, idempotent by call_id.
 
-        Raises RolloutClosed when the rollout was closed meanwhile: the result is counted as late and not added.
+        Returns the flags that this raised on the group. Raises RolloutClosed when the rollout was closed meanwhile: the
+        results are counted as late and not added.
         """
 
     async def sweep(self, now: float) -> int:
         """Record reservations whose lease lapsed as failure `proxy_died`; how many."""
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Add a delivery to a call; not synced on its own."""
+        """Write down how a delivery ended; not synced on its own."""
+
+    async def group_flags(self, run: str, group: str) -> tuple[GroupFlag, ...]:
+        """What is wrong with a group as a whole."""
 
     async def call(self, call_id: CallId) -> JsonObject | None:
         """One call as a `rollpin.call/1` document."""

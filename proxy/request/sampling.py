@@ -53,11 +53,18 @@ class PinRules:
     """Shaping fields that the engine at hand acts on."""
 
 
-def pin_sampling(body: JsonObject, profile: Profile, rules: PinRules, room: int | None) -> Sampling:
-    """Decide every value that bears on how tokens are drawn, and record what was asked.
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many tokens a reply may take; None where nothing bounds it or it was not measured."""
 
-    `room` is the number of tokens that still fit the context, where it is known. Raises BadAsk.
-    """
+    context: int | None = None
+    """What still fits the model's context."""
+    budget: int | None = None
+    """What the rollout may still generate; 0 ends the reply before it begins."""
+
+
+def pin_sampling(body: JsonObject, profile: Profile, rules: PinRules, room: Room) -> Sampling:
+    """Decide every value that bears on how tokens are drawn, and record what was asked. Raises BadAsk."""
     effective = profile.pinned()
     overridden = tuple(_overridden(body, effective, strict=rules.strict))
     shaping, constrained, dropped = _shape(body, rules)
@@ -106,10 +113,10 @@ def _asked(body: JsonObject) -> JsonObject:
     return {name: body[name] for name in names if body.get(name) is not None}
 
 
-def _length(body: JsonObject, cap: int | None, room: int | None) -> JsonObject:
-    limits = [limit for limit in (asked_max_tokens(body), cap) if limit is not None]
-    if limits and room is not None:
-        limits.append(room)
+def _length(body: JsonObject, cap: int | None, room: Room) -> JsonObject:
+    limits = [limit for limit in (asked_max_tokens(body), cap, room.budget) if limit is not None]
+    if limits and room.context is not None:
+        limits.append(room.context)
     length: JsonObject = {"max_tokens": min(limits)} if limits else {}
     if (stop := body.get("stop")) not in (None, [], ""):
         length["stop"] = _texts("stop", stop)

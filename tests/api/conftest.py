@@ -1,9 +1,11 @@
 """Engines, proxies and rollouts: shared by the tests of a module where their state allows."""
 
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -15,12 +17,27 @@ Start = Callable[..., tuple[ServedProxy, FakeEngine]]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_tls_context() -> Iterator[None]:
-    """httpx loads all root certificates for each client, which takes longer than most of these tests."""
+def _no_idle_waits() -> Iterator[None]:
+    """Two waits that are longer than most of these tests, and no part of what they test.
+
+    httpx loads all root certificates for each client. asyncio leaves Nagle's algorithm on for listeners that were made
+    without naming TCP (uvloop, which serves the real proxy, does not), so that each second write waits 40 ms.
+    """
     context = ssl.create_default_context()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("httpx._transports.default.create_ssl_context", lambda **_: context)
+        for place in ("proxy.app._bind", "tests.fakes.server._listen"):
+            patch.setattr(place, _without_nagle(resolve_name(place)))
         yield
+
+
+def _without_nagle(listen: Callable[..., socket.socket]) -> Callable[..., socket.socket]:
+    def listen_promptly(*address: Any) -> socket.socket:
+        listener = listen(*address)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
+
+    return listen_promptly
 
 
 @pytest.fixture(scope="module", params=["vllm", "sglang"])

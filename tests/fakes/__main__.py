@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from tests.fakes.server import FakeEngine
+from tests.fakes import FakeEngine
 
 
 def main() -> int:

@@ -42,6 +42,12 @@ create table calls (
     stream integer not null,
     asked_at real not null,
     history text not null,  -- chain hash of the whole request
+    ask_hash text not null,  -- equal for identical requests
+    idempotency_key text,
+    claimable text check (claimable in ('failed', 'client_gone')),  -- why the next identical request repeats this one
+    broken integer not null default 0,  -- how often the draw failed after its first token
+    earlier text not null default '[]',  -- failures of the same draw before the present try
+    completion_hash blob,  -- of a first turn's sampled ids, to find samples of a group that are the same
     tools_hash text,
     template_hash text,
     parent_call_id text,
@@ -62,6 +68,8 @@ create table calls (
     unique (rollout_id, context, choice, occurrence)
 ) strict;
 
+create index calls_by_ask on calls (rollout_id, ask_hash, seq);
+create index calls_by_request on calls (request_id, choice);
 create index calls_by_history on calls (rollout_id, history, seq);
 create index calls_by_seed on calls (context, seed);
 create index calls_to_count on calls (
@@ -79,14 +87,27 @@ create index late_results_of_rollout on late_results (rollout_id);
 
 create table deliveries (
     number integer primary key,
+    delivery_id text not null,  -- one client's reading, of all choices of its request
     call_id text not null,
+    claim text,  -- by what right an earlier call was delivered again; null for the first delivery
     started_at real not null,
-    ended_at real not null,
-    outcome text not null,
-    events integer not null
+    ended_at real,
+    outcome text,  -- null while it lasts
+    events integer not null default 0
 ) strict;
 
 create index deliveries_of_call on deliveries (call_id, number);
+create index deliveries_by_id on deliveries (delivery_id);
+create index deliveries_that_last on deliveries (number) where outcome is null;
+
+create table group_flags (
+    run text not null,
+    grp text not null,
+    flag text not null,
+    raised_at real not null,
+    detail text not null,
+    unique (run, grp, flag)
+) strict;
 
 -- JSON values that calls of one rollout share: each message once, chained to the message before it; tools; the rest.
 create table bodies (

@@ -1,13 +1,12 @@
 """The shapes of SGLang's replies, whole and as events."""
 
-import uuid
 from collections.abc import Sequence
 
-from tests.fakes.ask import Ask, Event, Setup, Spans
-from tests.fakes.draw import Completion, alternatives
-from tests.fakes.reader import Delta, Message, ReplyReader, merged, printed_pieces, read_message
-from tests.fakes.template import Json
-from tests.fakes.tokens import token_bytes
+from proxy.sim.ask import Ask, Event, Setup, Spans, fresh_hex
+from proxy.sim.draw import Completion
+from proxy.sim.reader import Delta, Message, ReplyReader, merged, printed_pieces, read_message
+from proxy.sim.template import Json
+from proxy.sim.tokens import token_bytes
 
 
 def whole(ask: Ask, completions: Sequence[Completion], spans: Spans) -> Json:
@@ -78,7 +77,7 @@ def _message(message: Message) -> Json:
 
 
 def _call_id() -> str:
-    return f"call_{uuid.uuid4().hex[:24]}"
+    return f"call_{fresh_hex(24)}"
 
 
 def _finish(completion: Completion, *, called: bool) -> str:
@@ -91,7 +90,7 @@ def _logprobs(ask: Ask, completion: Completion, places: Sequence[int]) -> Json |
     content = []
     for place in places:
         token_id, logprob = completion.ids[place], completion.logprobs[place]
-        top = [_token(i, lp) for i, lp in alternatives(token_id, logprob, ask.logprobs)]
+        top = [_token(i, lp) for i, lp in completion.tops[place]]
         content.append({**_token(token_id, logprob), "top_logprobs": top})
     return {"content": content}
 

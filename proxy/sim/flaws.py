@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tests.fakes.ask import Event
-from tests.fakes.script import FaultKind
-from tests.fakes.template import Json
+from proxy.sim.ask import Event
+from proxy.sim.script import FaultKind
+from proxy.sim.template import Json
 
 
 def spoil(events: list[Event], flaw: FaultKind) -> list[Event]:

@@ -1,17 +1,17 @@
 """SGLang's endpoints besides generation: discovery, tokenizing, and the trainer's controls."""
 
-import time
 from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tests.fakes.ask import EngineView
-from tests.fakes.sglang.controls import Controls
-from tests.fakes.sglang.request import rendered_ids
-from tests.fakes.template import Json, Unrenderable
-from tests.fakes.tokens import decode, encode
+from proxy import clock
+from proxy.sim.ask import EngineView
+from proxy.sim.sglang.controls import Controls
+from proxy.sim.sglang.request import rendered_ids
+from proxy.sim.template import Json, Unrenderable
+from proxy.sim.tokens import decode, encode
 
 VERSION = "0.5.23"
 
@@ -44,8 +44,9 @@ class Endpoints:
         model = {
             "id": setup.model,
             "object": "model",
-            "created": int(time.time()),
+            "created": int(clock.now()),
             "owned_by": "sglang",
+            "simulated": True,
             "root": setup.model,
             "parent": None,
             "max_model_len": setup.max_model_len,
@@ -70,6 +71,7 @@ class Endpoints:
             "has_audio_understanding": False,
             "model_type": "qwen3",
             "architectures": ["Qwen3ForCausalLM"],
+            "simulated": True,
         }
         return JSONResponse(info)
 
@@ -105,6 +107,7 @@ class Endpoints:
             "reasoning_parser": "qwen3" if setup.parsers else None,
             "tool_call_parser": "qwen" if setup.parsers else None,
             "status": "ready",
+            "simulated": True,
             "version": VERSION,
             "frontend": "python",
         }

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.fakes.draw import Completion
-from tests.fakes.tokens import CALL_END, CALL_START, THINK_END, THINK_START, pieces
+from proxy.sim.draw import Completion
+from proxy.sim.tokens import CALL_END, CALL_START, THINK_END, THINK_START, pieces
 
 _HEAD = re.compile(r'\s*\{\s*"name":\s*("(?:[^"\\]|\\.)*"),\s*"arguments":\s*')
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
@@ -10,11 +9,13 @@ from typing import Any, Protocol
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from tests.fakes.ask import Ask, Dialect, Event, Setup, Spans
-from tests.fakes.draw import Completion, Noise, draw, is_thinking
-from tests.fakes.flaws import spoil
-from tests.fakes.script import Fault, FaultKind, Item, Say
-from tests.fakes.template import Json
+from proxy import clock
+from proxy.sim.ask import Ask, Dialect, Event, Setup, Spans
+from proxy.sim.draw import Completion, Noise, draw
+from proxy.sim.flaws import spoil
+from proxy.sim.script import Fault, FaultKind, Item, Say
+from proxy.sim.speech import voice_for
+from proxy.sim.template import Json
 
 SSE_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
 DONE = b"data: [DONE]\n\n"
@@ -139,18 +140,11 @@ class Exchange(Response):
         await (self._stream(send) if self.ask.stream else self._whole(send))
 
     def _draw(self, choice: int) -> Completion:
-        ask, say, fault, dialect = self.ask, self._say, self._fault, self._host.dialect
+        ask, fault, dialect = self.ask, self._fault, self._host.dialect
         seed = dialect.seed(ask, self._host.setup, choice)
-        noise = Noise(secrets.randbits(63) if seed is None else seed, ask.sampling, dialect.resumes)
-        thinks = ask.parsing.thinking
-        drawn = draw(
-            ask.prompt,
-            noise,
-            ask.limits,
-            thinks=thinks,
-            scripted=say.ids(thinking=thinks and is_thinking(ask.prompt)) if say else None,
-            scripted_finish=(say.finish if say else None) or "stop",
-        )
+        noise = Noise(clock.new_run_seed() if seed is None else seed, ask.sampling, dialect.manner)
+        voice = voice_for(ask, self._say, self._host.setup)
+        drawn = draw(ask.prompt, noise, ask.limits, voice, top=ask.logprobs or 0)
         return drawn.cut(fault.after, "abort") if fault and fault.kind == "abort" else drawn
 
     def _cut_short(self) -> None:

@@ -12,13 +12,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
-from tests.fakes.ask import Dialect, EngineDeath, Refusal, Setup
-from tests.fakes.exchange import Exchange
-from tests.fakes.script import Item, item_from_json
-from tests.fakes.sglang import SGLang
-from tests.fakes.template import Json
-from tests.fakes.vllm import VLLM
+from proxy.sim.ask import Dialect, EngineDeath, Refusal, Setup
+from proxy.sim.exchange import Exchange
+from proxy.sim.mark import Marked
+from proxy.sim.script import Fault, Item, item_from_json
+from proxy.sim.sglang import SGLang
+from proxy.sim.template import Json
+from proxy.sim.vllm import VLLM
 
 Kind = Literal["vllm", "sglang"]
 DIALECTS: dict[str, Callable[[], Dialect]] = {"vllm": VLLM, "sglang": SGLang}
@@ -34,22 +36,36 @@ class Received:
     body: Json
 
 
+@dataclass(frozen=True, slots=True)
+class Recurring:
+    """Faults that come back, in turn, with every so many calls."""
+
+    faults: tuple[Fault, ...]
+    every: int
+
+    def at(self, call: int) -> Fault | None:
+        """What happens to the call of this number, counted from 1."""
+        number, rest = divmod(call, self.every)
+        return None if rest or not self.faults else self.faults[(number - 1) % len(self.faults)]
+
+
 class Engine:
     """State shared by the server's thread and the test's."""
 
-    def __init__(self, kind: Kind, setup: Setup) -> None:
+    def __init__(self, kind: Kind, setup: Setup, recurring: Recurring | None = None) -> None:
         self.kind, self.setup = kind, setup
         self.dialect = DIALECTS[kind]()
         self.requests: list[Received] = []
         self.refused: list[Received] = []
         self.aborted = self.served = 0
         self.is_paused = False
-        self.on_cut: Callable[[Any], None] = lambda client: None
+        self.on_cut: Callable[[Any], None] = lambda _: None
         self.on_death: Callable[[], None] = lambda: None
         self._calls: list[Exchange] = []
         self._lock = threading.Lock()
         self._queue: deque[Item] = deque()
         self._always: Item | None = None
+        self._recurring, self._taken = recurring, 0
 
     @property
     def running(self) -> int:
@@ -69,7 +85,10 @@ class Engine:
     def next_item(self) -> Item | None:
         """Take the next item off the script."""
         with self._lock:
-            return self._queue.popleft() if self._queue else self._always
+            self._taken += 1
+            if self._queue:
+                return self._queue.popleft()
+            return (self._recurring and self._recurring.at(self._taken)) or self._always
 
     def begin(self, exchange: Exchange) -> None:
         """Count the call as running."""
@@ -95,16 +114,16 @@ class Engine:
         """Change the weights' label."""
         self.setup = replace(self.setup, weight_version=version)
 
-    def app(self) -> Starlette:
+    def app(self) -> ASGIApp:
         """The HTTP application."""
         routes = [
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
-            Route("/_fake/script", self._take_script, methods=["POST"]),
-            Route("/_fake/requests", self._tell_requests),
-            Route("/_fake/state", self._tell_state),
+            Route("/_sim/script", self._take_script, methods=["POST"]),
+            Route("/_sim/requests", self._tell_requests),
+            Route("/_sim/state", self._tell_state),
             *self.dialect.routes(self),
         ]
-        return Starlette(routes=routes, exception_handlers={HTTPException: _plain_error})
+        return Marked(Starlette(routes=routes, exception_handlers={HTTPException: _plain_error}))
 
     async def _chat(self, request: Request) -> Response:
         try:
@@ -160,5 +179,5 @@ async def _json_object(request: Request, dialect: Dialect) -> Json:
 
 async def _plain_error(_: Request, error: Exception) -> Response:
     """Unknown paths and methods, as FastAPI answers them."""
-    assert isinstance(error, HTTPException)
+    assert isinstance(error, HTTPException)  # noqa: S101  registered for this type alone
     return JSONResponse({"detail": error.detail}, error.status_code)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tests.fakes.template import Json, print_turn
-from tests.fakes.tokens import TURN_END, encode
+from proxy.sim.template import Json, print_turn
+from proxy.sim.tokens import TURN_END, encode
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,14 @@
 """The shapes of vLLM's replies, whole and as events."""
 
-import uuid
 from collections.abc import Sequence
 
-from tests.fakes.ask import Ask, Event, Setup
-from tests.fakes.draw import Completion, alternatives
-from tests.fakes.reader import Delta, Message, ReplyReader, merged, printed_pieces, read_message
-from tests.fakes.template import Json
-from tests.fakes.tokens import TURN_END, pieces, token_bytes
+from proxy.sim.ask import Ask, Event, Setup, fresh_hex
+from proxy.sim.draw import Completion
+from proxy.sim.reader import Delta, Message, ReplyReader, merged, printed_pieces, read_message
+from proxy.sim.template import Json
+from proxy.sim.tokens import TURN_END, pieces, token_bytes
 
-FINGERPRINT = "vllm-0.32.0-c684fc79"
+FINGERPRINT = "vllm-0.32.0-simulated"
 
 
 def whole(ask: Ask, completions: Sequence[Completion]) -> Json:
@@ -93,7 +92,7 @@ def _message(ask: Ask, message: Message) -> Json:
 
 
 def _call_id() -> str:
-    return f"chatcmpl-tool-{uuid.uuid4().hex[:16]}"
+    return f"chatcmpl-tool-{fresh_hex(16)}"
 
 
 def _finish(ask: Ask, completion: Completion, *, called: bool) -> str:
@@ -120,8 +119,10 @@ def _logprobs(ask: Ask, completion: Completion, places: Sequence[int], texts: Se
 
 
 def _top(ask: Ask, completion: Completion, text: str, place: int) -> list[Json]:
-    ranked = alternatives(completion.ids[place], completion.logprobs[place], ask.logprobs or 0)
+    """The token itself, then the likeliest others, as many as were asked for."""
     own = completion.ids[place]
+    others = [told for told in completion.tops[place] if told[0] != own]
+    ranked = [(own, completion.logprobs[place]), *others][: ask.logprobs or 0]
     return [_token(text if i == own else token_bytes(i).decode(errors="replace"), lp) for i, lp in ranked]
 
 

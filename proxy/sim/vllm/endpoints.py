@@ -1,18 +1,17 @@
 """vLLM's endpoints besides generation, with the development ones only where that mode is on."""
 
-import time
-import uuid
 from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from tests.fakes.ask import EngineView, Refusal
-from tests.fakes.template import Habits
-from tests.fakes.tokens import decode, encode
-from tests.fakes.vllm.controls import Controls
-from tests.fakes.vllm.request import rendered_ids
+from proxy import clock
+from proxy.sim.ask import EngineView, Refusal, fresh_hex
+from proxy.sim.template import Habits
+from proxy.sim.tokens import decode, encode
+from proxy.sim.vllm.controls import Controls
+from proxy.sim.vllm.request import rendered_ids
 
 VERSION = "0.32.0"
 TOKENIZE_HABITS = Habits(reasoning_fields=("reasoning",), part_joint="\n", refuses_bad_arguments=False)
@@ -38,9 +37,9 @@ class Endpoints:
         ]
 
     async def models(self, _: Request) -> Response:
-        now, setup = int(time.time()), self.engine.setup
+        now, setup = int(clock.now()), self.engine.setup
         permission = {
-            "id": f"modelperm-{uuid.uuid4().hex[:16]}",
+            "id": f"modelperm-{fresh_hex(16)}",
             "object": "model_permission",
             "created": now,
             "allow_create_engine": False,
@@ -58,6 +57,7 @@ class Endpoints:
             "object": "model",
             "created": now,
             "owned_by": "vllm",
+            "simulated": True,
             "root": f"models/{setup.model}",
             "parent": None,
             "max_model_len": setup.max_model_len,
@@ -66,7 +66,7 @@ class Endpoints:
         return JSONResponse({"object": "list", "data": [model]})
 
     async def version(self, _: Request) -> Response:
-        return JSONResponse({"version": VERSION})
+        return JSONResponse({"version": VERSION, "simulated": True})
 
     async def health(self, _: Request) -> Response:
         return Response()

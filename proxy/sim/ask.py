@@ -6,9 +6,12 @@ from typing import Any, Protocol
 
 from starlette.routing import Route
 
-from tests.fakes.draw import Completion, Limits, Sampling
-from tests.fakes.reader import Parsing
-from tests.fakes.template import Json
+from proxy import clock
+from proxy.sim.draw import Completion, Limits
+from proxy.sim.reader import Parsing
+from proxy.sim.scenario import Scenario
+from proxy.sim.shaping import Manner, Sampling
+from proxy.sim.template import Json
 
 Spans = tuple[tuple[str, int, int], ...]
 """Which weight version made which tokens: version, start, end."""
@@ -42,6 +45,8 @@ class Setup:
     """vLLM's development endpoints are there."""
     weight_version: str = "default"
     """The trainer's label for the weights; it alone changes while the engine runs."""
+    scenario: Scenario | None = None
+    """The agent that speaks; None for the toy model's own words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +121,8 @@ class Dialect(Protocol):
         ...
 
     @property
-    def resumes(self) -> bool:
-        """The noise hangs on the absolute position."""
+    def manner(self) -> Manner:
+        """How it draws."""
         ...
 
     def whole(self, ask: Ask, completions: tuple[Completion, ...], setup: Setup, spans: Spans) -> Json:
@@ -159,6 +164,11 @@ class EngineView(Protocol):
     def label_weights(self, version: str) -> None:
         """Change the weights' label."""
         ...
+
+
+def fresh_hex(digits: int) -> str:
+    """So many random hexadecimal digits, 32 at most, for ids that no two replies share."""
+    return clock.new_id("").removeprefix("_")[:digits]
 
 
 def effective_sampling(body: Mapping[str, Any]) -> Sampling:

@@ -1,4 +1,4 @@
-"""A fake engine on a real socket, served by uvicorn on a thread of its own."""
+"""A simulated engine on a real socket, served by uvicorn on a thread of its own."""
 
 import asyncio
 import socket
@@ -9,15 +9,16 @@ from typing import Any, Self, cast
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tests.fakes.ask import Setup
-from tests.fakes.engine import Engine, Kind, Received
-from tests.fakes.script import Item
+from proxy.sim.ask import Setup
+from proxy.sim.engine import Engine, Kind, Received, Recurring
+from proxy.sim.scenario import Scenario
+from proxy.sim.script import Item
 
 GRACE_S = 1.0
 """How long uvicorn gets to start, and interrupted calls to notice that they are over."""
 
 
-class FakeEngine:
+class SimEngine:
     """A scripted vLLM or SGLang. Start and stop it with `with`, or with `start()` and `stop()`."""
 
     def __init__(
@@ -31,7 +32,10 @@ class FakeEngine:
         model: str = "tiny",
         parsers: bool = True,
         dev_mode: bool = False,
+        host: str = "127.0.0.1",
         port: int = 0,
+        scenario: Scenario | None = None,
+        recurring: Recurring | None = None,
     ) -> None:
         setup = Setup(
             model=model,
@@ -41,9 +45,10 @@ class FakeEngine:
             tokens_per_event=tokens_per_event,
             parsers=parsers,
             dev_mode=dev_mode,
+            scenario=scenario,
         )
-        self._engine = Engine(kind, setup)
-        self._port = port
+        self._engine = Engine(kind, setup, recurring)
+        self._host, self._port = host, port
         self._server: _Server | None = None
 
     def __enter__(self) -> Self:
@@ -56,7 +61,7 @@ class FakeEngine:
     @property
     def url(self) -> str:
         """Where it listens."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://[{self._host}]:{self._port}" if ":" in self._host else f"http://{self._host}:{self._port}"
 
     @property
     def requests(self) -> list[Received]:
@@ -98,7 +103,7 @@ class FakeEngine:
 
     def start(self) -> None:
         """Listen."""
-        listener = _listen(self._port)
+        listener = _listen(self._host, self._port)
         self._port = listener.getsockname()[1]
         self._server = _Server(self._engine, listener)
         self._server.start()
@@ -121,10 +126,14 @@ class FakeEngine:
             self._server.join()
 
 
-def _listen(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
+    try:
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
     listener.listen(2048)
     return listener
 
@@ -133,7 +142,7 @@ class _Server(threading.Thread):
     """The thread, its event loop and the sockets."""
 
     def __init__(self, engine: Engine, listener: socket.socket) -> None:
-        super().__init__(name=f"fake-{engine.kind}", daemon=True)
+        super().__init__(name=f"sim-{engine.kind}", daemon=True)
         self.ready = threading.Event()
         self._engine, self._listener = engine, listener
         self._loop = asyncio.new_event_loop()

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tests.fakes.ask import EngineView
+from proxy.sim.ask import EngineView
 
 
 @dataclass(frozen=True, slots=True)

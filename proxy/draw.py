@@ -1,0 +1,121 @@
+"""From decisions to plans: what is reserved, and whether a request draws anew or repeats an earlier one."""
+
+from dataclasses import dataclass
+
+from proxy import clock
+from proxy.canonical import digest
+from proxy.model import (
+    Ask,
+    CallId,
+    Claimed,
+    Draw,
+    EngineRef,
+    Plan,
+    Profile,
+    RepeatMark,
+    Reservation,
+    Reserved,
+    Sampling,
+    Seed,
+)
+from proxy.request.parent import resolve_parent, supply_prefix
+from proxy.request.seed import SeedRule, read_client_seed
+from proxy.wiring import Wiring
+
+ASK_MARK = "rollpin-ask-1"
+# Names a client, not a lane: programs change it between versions, and a retry keeps it.
+NO_LANE_SIGNAL = "user-agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Everything about a request that was decided before its draw."""
+
+    ask: Ask
+    profile: Profile
+    engine: EngineRef
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a reservation came to: plans to carry out, or a claim on a reply that is there or on its way."""
+
+    delivery_id: str
+    answer: Reserved | Claimed
+    plans: tuple[Plan, ...] = ()
+
+
+async def draw(decision: Decision, wiring: Wiring) -> Drawn:
+    """Write the rows that account for the request whatever happens, and with them settle its seeds."""
+    rules = seed_rules(decision, wiring)
+    asked = reservation(decision, rules, wiring)
+    answer = await wiring.store.reserve(asked)
+    if isinstance(answer, Claimed) and answer.standing != "again":
+        return Drawn(asked.delivery_id, answer)
+    request_id = answer.request_id if isinstance(answer, Claimed) else asked.request_id
+    call_ids = answer.call_ids if isinstance(answer, Claimed) else tuple(draw.call_id for draw in asked.draws)
+    plans = tuple(
+        make_plan(
+            decision, request_id, call_id, Seed(seed, rule.source, answer.occurrence, choice, rule.client_seed), asked
+        )
+        for choice, (call_id, seed, rule) in enumerate(zip(call_ids, answer.seeds, rules, strict=True))
+    )
+    return Drawn(asked.delivery_id, answer, plans)
+
+
+def seed_rules(decision: Decision, wiring: Wiring) -> tuple[SeedRule, ...]:
+    """How the seed of each choice follows from the occurrence."""
+    ask, client_seed = decision.ask, read_client_seed(decision.ask.body.get("seed"))
+    mode, run_seed, context = wiring.settings.client_seed, wiring.run_seed, ask.conversation.context
+    return tuple(SeedRule(mode, run_seed, ask.identity, context, choice, client_seed) for choice in range(ask.choices))
+
+
+def reservation(decision: Decision, rules: tuple[SeedRule, ...], wiring: Wiring) -> Reservation:
+    """What the store is asked to write."""
+    ask, now = decision.ask, clock.now()
+    return Reservation(
+        request_id=clock.new_id("rq"),
+        rollout_id=ask.identity.rollout_id,
+        context=ask.conversation.context,
+        history=ask.conversation.history[-1],
+        draws=tuple(Draw(CallId(clock.new_id("ca")), choice, rule.mint) for choice, rule in enumerate(rules)),
+        repeat=repeat_mark(decision),
+        delivery_id=clock.new_id("de"),
+        api=ask.api,
+        stream=ask.stream,
+        asked_at=now,
+        lease_until=now + wiring.settings.timeouts.lease_s,
+        owner=wiring.owner,
+        exclusive_seed=rules[0].must_be_exclusive and not decision.profile.is_greedy,
+    )
+
+
+def repeat_mark(decision: Decision) -> RepeatMark:
+    """Requests with one hash are identical: the same lane asks the same thing to be drawn in the same way."""
+    ask, sampling = decision.ask, decision.sampling
+    lane = {name: value for name, value in ask.identity.lane_signals.items() if name != NO_LANE_SIGNAL}
+    drawn_by = [dict(sampling.effective), sampling.length, sampling.shaping, sampling.asked.get("seed")]
+    shown = [ask.wants_logprobs, ask.top_logprobs]
+    return RepeatMark(
+        ask_hash=digest([ASK_MARK, lane, ask.conversation.context, drawn_by, ask.choices, shown]),
+        idempotency_key=ask.identity.idempotency_key,
+        is_retry=ask.identity.retry_count > 0,
+    )
+
+
+def make_plan(decision: Decision, request_id: str, call_id: CallId, seed: Seed, asked: Reservation) -> Plan:
+    """Every decision about one call in one place."""
+    parent = resolve_parent(decision.ask.conversation)
+    return Plan(
+        call_id=call_id,
+        request_id=request_id,
+        ask=decision.ask,
+        profile=decision.profile,
+        parent=parent,
+        sampling=decision.sampling,
+        seed=seed,
+        prefix=supply_prefix(parent),
+        engine=decision.engine,
+        started_at=asked.asked_at,
+    )

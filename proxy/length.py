@@ -1,0 +1,57 @@
+"""How many tokens a reply may take: what fits the model's context, and what the rollout may still generate."""
+
+import json
+
+from proxy.engine.pool import DIALECTS
+from proxy.errors import BadAsk, LimitReached
+from proxy.model import Ask, EngineRef, Profile
+from proxy.request.sampling import Room, asked_max_tokens
+from proxy.wiring import Wiring
+
+# Bytes of a request that its prompt's tokens never exceed, beyond the conversation itself: the template's own words.
+TEMPLATE_ALLOWANCE = 4096
+
+
+async def decide_room(ask: Ask, profile: Profile, engine: EngineRef, wiring: Wiring) -> Room:
+    """Both bounds on the reply. Raises BadAsk where the prompt fills the context, LimitReached at a rollout's limit."""
+    return Room(
+        context=await measure_context(ask, profile, engine, wiring),
+        budget=await measure_budget(ask, wiring),
+    )
+
+
+async def measure_context(ask: Ask, profile: Profile, engine: EngineRef, wiring: Wiring) -> int | None:
+    """Tokens left in the context; the engine's tokenizer is asked only where the limits could meet, else None."""
+    limits = [limit for limit in (asked_max_tokens(ask.body), profile.max_tokens_cap) if limit is not None]
+    context = engine.facts.context_length
+    if not limits or context is None or min(limits) + most_prompt_tokens(ask) <= context:
+        return None
+    request = DIALECTS[engine.facts.kind].measure(ask, engine, ask.body.get("tools") or [])
+    answer = await wiring.upstream.question(engine.url, request.path, request.body, api_key=engine.api_key)
+    count = answer.body.get("count") if answer.status == 200 and isinstance(answer.body, dict) else None
+    if not isinstance(count, int):
+        return None
+    if count >= context:
+        message = f"the conversation takes {count} tokens and the model's context length is {context}"
+        raise BadAsk(message, code="context_length_exceeded", param="messages")
+    return context - count
+
+
+async def measure_budget(ask: Ask, wiring: Wiring) -> int | None:
+    """Tokens that each choice may still generate under the rollout's budget; None where there is none.
+
+    Calls of the rollout that are in flight at the same time do not count yet, so they may overshoot together.
+    """
+    rollout, limits = ask.identity.rollout, wiring.settings.limits
+    budget = rollout.token_budget if rollout.token_budget is not None else limits.tokens_per_rollout
+    if budget is None and limits.calls_per_rollout is None:
+        return None
+    counts = await wiring.store.counts(rollout.rollout_id)
+    if limits.calls_per_rollout is not None and counts.calls >= limits.calls_per_rollout:
+        raise LimitReached(f"rollout {rollout.rollout_id!r} has made {counts.calls} calls, which is its limit")
+    return None if budget is None else max(0, (budget - counts.completion_tokens) // ask.choices)
+
+
+def most_prompt_tokens(ask: Ask) -> int:
+    """A bound: no tokenizer makes more tokens than there are bytes."""
+    return len(json.dumps([ask.messages, ask.body.get("tools")])) + TEMPLATE_ALLOWANCE

@@ -1,0 +1,41 @@
+"""Deliveries as rows: who read a request's calls, and what was lost on the way."""
+
+import sqlite3
+
+from proxy import clock
+from proxy.model import Delivery
+
+_END = """
+update deliveries set ended_at = :ended_at, outcome = :outcome, events = :events
+where delivery_id = :delivery_id and outcome is null
+"""
+# The client of the latest delivery is gone: the next identical request repeats the call.
+_LOSE = """
+update calls set claimable = coalesce(claimable, 'client_gone')
+where state in ('reserved', 'done', 'failed') and call_id in (
+    select call_id from deliveries as ended where delivery_id = :delivery_id and not exists (
+        select 1 from deliveries as later where later.call_id = ended.call_id and later.number > ended.number
+    )
+)
+"""
+_LASTING = "select delivery_id from deliveries where outcome is null group by delivery_id"
+
+
+def end_delivery(connection: sqlite3.Connection, delivery: Delivery) -> None:
+    """Write down how a reading ended; nothing where the rollout was deleted meanwhile."""
+    row = {
+        "delivery_id": delivery.delivery_id,
+        "ended_at": delivery.ended_at,
+        "outcome": delivery.outcome,
+        "events": delivery.events,
+    }
+    ended = connection.execute(_END, row)
+    if ended.rowcount and delivery.outcome in {"client_gone", "lost"}:
+        connection.execute(_LOSE, {"delivery_id": delivery.delivery_id})
+
+
+def lose_all(connection: sqlite3.Connection) -> None:
+    """Readings that a dead process left open: nobody knows how far they came."""
+    now = clock.now()
+    for row in connection.execute(_LASTING).fetchall():
+        end_delivery(connection, Delivery(row["delivery_id"], now, "lost", 0))

@@ -1,0 +1,35 @@
+"""Who answers a request: scripted words, the scenario's agent, or the toy model by itself."""
+
+from typing import Any
+
+from proxy.sim.ask import Ask, Setup
+from proxy.sim.draw import EMPTY_THOUGHT, is_thinking, turn_start
+from proxy.sim.scenario import Scenario, ToolCall, Turn
+from proxy.sim.script import Say
+from proxy.sim.voices import Chatter, Dictation, Recital, Voice, fold
+
+
+def voice_for(ask: Ask, say: Say | None, setup: Setup) -> Voice:
+    """The voice of one choice, brought to where the prompt leaves it in the middle of a turn."""
+    prompt, start = ask.prompt, turn_start(ask.prompt)
+    context = fold(prompt[:start], fold(setup.model.encode()))
+    if say is not None:
+        ids = say.ids(thinking=ask.parsing.thinking and is_thinking(prompt))
+        return Dictation(context, ids, say.finish or "stop")
+    thinks = ask.parsing.thinking and prompt[start - len(EMPTY_THOUGHT) : start] != EMPTY_THOUGHT
+    voice: Voice = Chatter(context, thinks=thinks)
+    if scenario := _scenario(ask.body, setup):
+        turns = [said.ids(thinking=False) for said in scenario.says(ask.body)]
+        voice = Recital(turns, Chatter(context, thinks=thinks), thinks=thinks)
+    for token_id in prompt[start:]:
+        voice.feed(token_id)
+    return voice
+
+
+def _scenario(body: dict[str, Any], setup: Setup) -> Scenario | None:
+    """The engine's scenario, or one for a request that must call a tool."""
+    choice = body.get("tool_choice")
+    if choice == "required" or isinstance(choice, dict):
+        named = (choice.get("function") or {}).get("name") if isinstance(choice, dict) else None
+        return Scenario("tool_choice", (Turn((), (ToolCall(named, ({},)),)),), repeat=True)
+    return setup.scenario

@@ -1,0 +1,1 @@
+"""What is shipped beside the code: the image, compose and Kubernetes files, without an engine for containers at hand."""
