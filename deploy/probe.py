@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Health probe of the container image, on the standard library alone so that it starts in no time.
 
-    rollpin-probe /healthz              asks Rollpin, where environment and settings file put its control plane
+    rollpin-probe /healthz              asks Rollpin, where environment and settings file put its data plane
     rollpin-probe http://HOST:PORT/...  asks that address
 
 Exit status 0 if the answer is 2xx; else 1, and one line that says why not. Flags of `rollpin serve` are not seen.
@@ -9,7 +9,6 @@ Exit status 0 if the answer is 2xx; else 1, and one line that says why not. Flag
 
 import http.client
 import os
-import socket
 import sys
 import tomllib
 from pathlib import Path
@@ -23,19 +22,6 @@ USAGE = 2
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  looked up, never bound
 
 
-class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("rollpin", timeout=TIMEOUT_S)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(TIMEOUT_S)
-        self.sock.connect(self._path)
-
-
 def setting(name: str, default: Any = None) -> Any:
     """A setting as Rollpin sees it: the environment wins over the file, and an empty variable is as good as none."""
     file = Path(os.environ.get("ROLLPIN_CONFIG") or "rollpin.toml")
@@ -43,25 +29,19 @@ def setting(name: str, default: Any = None) -> Any:
     return os.environ.get(f"ROLLPIN_{name.upper()}") or kept.get(name, default)
 
 
-def control_plane() -> http.client.HTTPConnection:
-    """A connection to where the settings put the control plane."""
-    if path := setting("control_socket"):
-        return UnixConnection(path)
-    apart = setting("control_port")
-    host = setting("control_host" if apart else "host", "127.0.0.1")
-    return http.client.HTTPConnection(LOOPBACK.get(host, host), int(apart or setting("port", 8080)), timeout=TIMEOUT_S)
+def data_plane() -> str:
+    """Where the settings put Rollpin's data plane, which answers /healthz and /readyz too."""
+    host = str(setting("host", "127.0.0.1"))
+    host = LOOPBACK.get(host, host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{setting('port', 8080)}"
 
 
 def ask(target: str) -> tuple[int, str]:
     """Status and body of a GET."""
-    if target.startswith("/"):
-        connection, path = control_plane(), target
-    else:
-        parts = urlsplit(target)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=TIMEOUT_S)
-        path = parts.path or "/"
+    parts = urlsplit(f"{data_plane()}{target}" if target.startswith("/") else target)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=TIMEOUT_S)
     try:
-        connection.request("GET", path)
+        connection.request("GET", parts.path or "/")
         answer = connection.getresponse()
         return answer.status, answer.read(2000).decode(errors="replace")
     finally:

@@ -13,6 +13,7 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -29,6 +30,7 @@ RENEWALS_PER_LEASE = 4
 # Exit status of a start that the settings, the store or an engine forbid.
 CANNOT_START = 2
 BACKLOG = 2048
+CLIENT_CLOSED_REQUEST = 499
 
 log = structlog.get_logger()
 
@@ -45,6 +47,7 @@ def make_app(wiring: Wiring, *, data: bool, control: bool) -> FastAPI:
         app.include_router(data_routes())
     app.add_exception_handler(ProxyError, _tell)
     app.add_exception_handler(HTTPException, _tell_http)
+    app.add_exception_handler(ClientDisconnect, _tell_nobody)
     app.add_exception_handler(Exception, _tell_surprise)
     return app
 
@@ -60,6 +63,11 @@ async def _tell_http(request: Request, error: Exception) -> Response:
     told = NotFound(f"{request.method} {request.url.path} is not served here", code="unknown_route")
     told.status = error.status_code
     return JSONResponse(openai_error(told), told.status, error_headers(told))
+
+
+async def _tell_nobody(_request: Request, _error: Exception) -> Response:
+    """The client hung up before its body was whole: nothing was asked, and nobody reads this."""
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
 async def _tell_surprise(request: Request, error: Exception) -> Response:

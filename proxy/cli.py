@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 from urllib.parse import quote
 
 import httpx
@@ -92,6 +92,57 @@ def _print_serve_help() -> None:
         typer.echo(f"  {row.flag}")
         text = f"{row.description} [default: {row.default.strip('`')}]"
         typer.echo(fill(text, HELP_WIDTH, initial_indent=HELP_INDENT, subsequent_indent=HELP_INDENT))
+
+
+# --- sim and demo -----------------------------------------------------------------------------------------------
+
+
+@app.command()
+def sim(
+    kind: Annotated[Literal["sglang", "vllm"], typer.Option(help="Which engine it speaks like.")] = "sglang",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 0,
+    model: Annotated[str, typer.Option(help="Name of the model it serves.")] = "rollpin-sim",
+    scenario: Annotated[str | None, typer.Option(help="A scripted agent: calculator, tools, or a file.")] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(help="What goes wrong, such as 429, html, cut:3 or latency:0.5; may be repeated."),
+    ] = None,
+    every: Annotated[
+        int | None, typer.Option(min=1, help="Faults hit every so many calls; else each of the first calls has one.")
+    ] = None,
+    token_delay_s: Annotated[float, typer.Option(min=0, help="Seconds that each token takes.")] = 0,
+    max_model_len: Annotated[int, typer.Option(min=16, help="Context length.")] = 32768,
+    deterministic: Annotated[bool, typer.Option(help="As SGLang: seeds count.")] = True,
+    dev_mode: Annotated[bool, typer.Option(help="As vLLM: the development endpoints are there.")] = False,
+) -> None:
+    """Run a simulated engine alone: no model, no GPU, toy tokens."""
+    from proxy.sim.command import SimOptions, serve_sim  # noqa: PLC0415  the other commands start faster without it
+
+    options = SimOptions(
+        kind, host, port, model, scenario, fault or (), every, token_delay_s, max_model_len, deterministic, dev_mode
+    )
+    try:
+        raise typer.Exit(serve_sim(options, typer.echo))
+    except (ValueError, OSError) as error:
+        typer.echo(f"rollpin: {error}", err=True)
+        raise typer.Exit(WRONG_SETTINGS) from None
+
+
+@app.command()
+def demo(
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port of the proxy [default: 8080, or a free one].")
+    ] = None,
+    leave: Annotated[bool, typer.Option("--exit", help="Stop after the show instead of at Ctrl-C.")] = False,
+) -> None:
+    """See it all at work: proxy, simulated engine, agent.
+
+    An agent runs twice as a group of four samples; then proxy and engine are yours until Ctrl-C.
+    """
+    from proxy.demo.command import run_demo  # noqa: PLC0415  the other commands start faster without it
+
+    raise typer.Exit(run_demo(Console(), port=port, stay=not leave))
 
 
 # --- rollouts ---------------------------------------------------------------------------------------------------

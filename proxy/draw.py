@@ -10,6 +10,7 @@ from proxy.model import (
     Claimed,
     Draw,
     EngineRef,
+    Parent,
     Plan,
     Profile,
     RepeatMark,
@@ -18,7 +19,8 @@ from proxy.model import (
     Sampling,
     Seed,
 )
-from proxy.request.parent import resolve_parent, supply_prefix
+from proxy.request.parent import supply_prefix
+from proxy.request.sampling import asked_max_tokens
 from proxy.request.seed import SeedRule, read_client_seed
 from proxy.wiring import Wiring
 
@@ -35,6 +37,7 @@ class Decision:
     profile: Profile
     engine: EngineRef
     sampling: Sampling
+    parent: Parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ def reservation(decision: Decision, rules: tuple[SeedRule, ...], wiring: Wiring)
         lease_until=now + wiring.settings.timeouts.lease_s,
         owner=wiring.owner,
         exclusive_seed=rules[0].must_be_exclusive and not decision.profile.is_greedy,
+        most_calls=wiring.settings.limits.calls_per_rollout,
     )
 
 
@@ -95,7 +99,9 @@ def repeat_mark(decision: Decision) -> RepeatMark:
     """Requests with one hash are identical: the same lane asks the same thing to be drawn in the same way."""
     ask, sampling = decision.ask, decision.sampling
     lane = {name: value for name, value in ask.identity.lane_signals.items() if name != NO_LANE_SIGNAL}
-    drawn_by = [dict(sampling.effective), sampling.length, sampling.shaping, sampling.asked.get("seed")]
+    # What the context or a budget leaves is no part of what is asked: it shrinks between a call and its retry.
+    length = sampling.length | {"max_tokens": [asked_max_tokens(ask.body), decision.profile.max_tokens_cap]}
+    drawn_by = [dict(sampling.effective), length, sampling.shaping, sampling.asked.get("seed")]
     shown = [ask.wants_logprobs, ask.top_logprobs]
     return RepeatMark(
         ask_hash=digest([ASK_MARK, lane, ask.conversation.context, drawn_by, ask.choices, shown]),
@@ -106,16 +112,15 @@ def repeat_mark(decision: Decision) -> RepeatMark:
 
 def make_plan(decision: Decision, request_id: str, call_id: CallId, seed: Seed, asked: Reservation) -> Plan:
     """Every decision about one call in one place."""
-    parent = resolve_parent(decision.ask.conversation)
     return Plan(
         call_id=call_id,
         request_id=request_id,
         ask=decision.ask,
         profile=decision.profile,
-        parent=parent,
+        parent=decision.parent,
         sampling=decision.sampling,
         seed=seed,
-        prefix=supply_prefix(parent),
+        prefix=supply_prefix(decision.parent, decision.profile),
         engine=decision.engine,
         started_at=asked.asked_at,
     )

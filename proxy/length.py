@@ -3,7 +3,7 @@
 import json
 
 from proxy.engine.pool import DIALECTS
-from proxy.errors import BadAsk, LimitReached
+from proxy.errors import BadAsk
 from proxy.model import Ask, EngineRef, Profile
 from proxy.request.sampling import Room, asked_max_tokens
 from proxy.wiring import Wiring
@@ -13,7 +13,7 @@ TEMPLATE_ALLOWANCE = 4096
 
 
 async def decide_room(ask: Ask, profile: Profile, engine: EngineRef, wiring: Wiring) -> Room:
-    """Both bounds on the reply. Raises BadAsk where the prompt fills the context, LimitReached at a rollout's limit."""
+    """Both bounds on the reply. Raises BadAsk where the prompt fills the context."""
     return Room(
         context=await measure_context(ask, profile, engine, wiring),
         budget=await measure_budget(ask, wiring),
@@ -44,12 +44,10 @@ async def measure_budget(ask: Ask, wiring: Wiring) -> int | None:
     """
     rollout, limits = ask.identity.rollout, wiring.settings.limits
     budget = rollout.token_budget if rollout.token_budget is not None else limits.tokens_per_rollout
-    if budget is None and limits.calls_per_rollout is None:
+    if budget is None:
         return None
     counts = await wiring.store.counts(rollout.rollout_id)
-    if limits.calls_per_rollout is not None and counts.calls >= limits.calls_per_rollout:
-        raise LimitReached(f"rollout {rollout.rollout_id!r} has made {counts.calls} calls, which is its limit")
-    return None if budget is None else max(0, (budget - counts.completion_tokens) // ask.choices)
+    return max(0, (budget - counts.completion_tokens) // ask.choices)
 
 
 def most_prompt_tokens(ask: Ask) -> int:

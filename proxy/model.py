@@ -157,6 +157,29 @@ class Parent:
 
 
 @dataclass(frozen=True, slots=True)
+class ParentCandidate:
+    """An earlier call of the rollout that answered a beginning of the conversation at hand."""
+
+    call_id: CallId
+    history: str
+    """Chain hash of what it answered."""
+    message: JsonObject
+    """The reply as the client got it."""
+    tokens_hash: str
+    """Equal where prompt and sampled ids are all equal."""
+    is_delivered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParentSearch:
+    """What a rollout holds that a request could go on from."""
+
+    candidates: tuple[ParentCandidate, ...] = ()
+    knows_history: bool = False
+    """Whether the rollout ever asked a beginning of this conversation; if not, its assistant turns are foreign."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """What the client asked of the sampler and what the engine is told."""
 
@@ -419,6 +442,8 @@ class Reservation:
     """The proxy process that answers for it; leases of a dead owner end at once on a store with one owner."""
     exclusive_seed: bool = False
     """Refuse a seed that another sample of the group holds on the same context."""
+    most_calls: int | None = None
+    """Refuse a new draw by which the rollout would have more calls; a claim adds none."""
 
 
 @dataclass(frozen=True, slots=True)

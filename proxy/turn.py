@@ -19,8 +19,9 @@ from proxy.engine.pool import DIALECTS
 from proxy.errors import EngineFault, EngineUnready, ProxyError, RolloutClosed, StoreDown
 from proxy.exchange import Exchanged, exchange_all, first_failure, segments_of
 from proxy.length import decide_room
-from proxy.model import Ask, Call, Claimed, Completion, Failure, Outcome, Plan, Timing
+from proxy.model import Ask, Call, Claimed, Completion, Failure, Outcome, Parent, Plan, Timing
 from proxy.recorded import recorded_reply
+from proxy.request.parent import echoes, resolve_parent
 from proxy.request.sampling import PinRules, pin_sampling
 from proxy.running import Head, Running
 from proxy.wiring import Wiring
@@ -59,7 +60,7 @@ async def serve_turn(ask: Ask, wiring: Wiring) -> Served:
 
 
 async def decide(ask: Ask, wiring: Wiring) -> Decision:
-    """The profile, the engine and every sampling value."""
+    """The profile, the engine, every sampling value, and what the request goes on from."""
     rollout = ask.identity.rollout
     profile = wiring.profiles.of_rollout(rollout)
     engine = wiring.pool.choose(rollout.rollout_id, profile)
@@ -71,7 +72,14 @@ async def decide(ask: Ask, wiring: Wiring) -> Decision:
         refuse_unknown=settings.unknown_fields == "refuse",
         shaping_understood=DIALECTS[engine.facts.kind].shaping,
     )
-    return Decision(ask, profile, engine, pin_sampling(ask.body, profile, rules, room))
+    sampling = pin_sampling(ask.body, profile, rules, room)
+    return Decision(ask, profile, engine, sampling, await find_parent(ask, wiring))
+
+
+async def find_parent(ask: Ask, wiring: Wiring) -> Parent:
+    """The earlier call that this request goes on from."""
+    boundaries = [echo.history for echo in echoes(ask)]
+    return resolve_parent(ask, await wiring.store.find_parents(ask.identity.rollout_id, ask.conversation, boundaries))
 
 
 async def earlier_reply(drawn: Drawn, wiring: Wiring) -> Running:

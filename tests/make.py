@@ -9,7 +9,11 @@ from proxy.model import (
     Ask,
     Call,
     CallId,
+    Claimed,
     Completion,
+    Delivery,
+    DeliveryOutcome,
+    Draw,
     EngineFacts,
     EngineRef,
     Failure,
@@ -20,6 +24,7 @@ from proxy.model import (
     Plan,
     Prefix,
     Profile,
+    RepeatMark,
     Replayable,
     Reservation,
     Reserved,
@@ -77,6 +82,7 @@ def ask(*messages: JsonObject, of: Rollout | None = None, body: JsonObject | Non
         volatile=(),
         conversation=read_conversation(settled, whole),
         stream=False,
+        choices=1,
         include_usage=False,
         wants_logprobs=False,
         top_logprobs=0,
@@ -156,26 +162,65 @@ def call(planned: Plan | None = None, outcome: Outcome | None = None, **changes:
     return replace(made, **changes)
 
 
-def reservation(planned: Plan | None = None, **changes: Any) -> Reservation:
-    """The row that comes before a plan's call; the seed is 1000 and the occurrence."""
-    decided = planned or plan()
+def plans(choices: int, asked: Ask | None = None, **changes: Any) -> tuple[Plan, ...]:
+    """Everything decided about a request of n choices."""
+    first = plan(replace(asked or ask(), choices=choices), **changes)
+    return tuple(
+        replace(first, call_id=CallId(clock.new_id("call")), seed=replace(first.seed, choice=choice))
+        for choice in range(choices)
+    )
+
+
+def repeat(ask_hash: str, *, key: str | None = None, marked: bool = False) -> RepeatMark:
+    """What tells a retry from a deliberate repeat; equal hashes stand for identical requests."""
+    return RepeatMark(ask_hash, key, marked)
+
+
+def reservation(*planned: Plan, **changes: Any) -> Reservation:
+    """The rows that come before the calls of one request, identical to no other; seeds as `seed_of` gives them."""
+    decided = planned or (plan(),)
+    first = decided[0]
     made = Reservation(
-        call_id=decided.call_id,
-        request_id=decided.request_id,
-        rollout_id=decided.ask.identity.rollout_id,
-        context=decided.ask.conversation.context,
-        choice=decided.seed.choice,
-        history=decided.ask.conversation.history[-1],
-        api=decided.ask.api,
-        stream=decided.ask.stream,
-        asked_at=decided.started_at,
-        lease_until=decided.started_at + 30,
+        request_id=first.request_id,
+        rollout_id=first.ask.identity.rollout_id,
+        context=first.ask.conversation.context,
+        history=first.ask.conversation.history[-1],
+        draws=tuple(draw(one) for one in decided),
+        repeat=repeat(first.request_id),
+        delivery_id=clock.new_id("delivery"),
+        api=first.ask.api,
+        stream=first.ask.stream,
+        asked_at=first.started_at,
+        lease_until=first.started_at + 30,
         owner="proxy-1",
-        mint=lambda occurrence: 1000 + occurrence,
     )
     return replace(made, **changes)
 
 
-def reserved(planned: Plan, given: Reserved) -> Plan:
+def draw(planned: Plan) -> Draw:
+    choice = planned.seed.choice
+    return Draw(planned.call_id, choice, lambda occurrence: seed_of(occurrence, choice))
+
+
+def seed_of(occurrence: int, choice: int = 0) -> int:
+    """The seed that reservations made here mint."""
+    return 1000 * (choice + 1) + occurrence
+
+
+def reserved(planned: Plan, given: Reserved | Claimed) -> Plan:
     """The plan with the occurrence and the seed that the store gave."""
-    return replace(planned, seed=replace(planned.seed, value=given.seed, occurrence=given.occurrence))
+    value = given.seeds[planned.seed.choice]
+    return replace(planned, seed=replace(planned.seed, value=value, occurrence=given.occurrence))
+
+
+def claimed(planned: Sequence[Plan], given: Claimed) -> tuple[Plan, ...]:
+    """The plans of a request that tries an earlier one again: its calls, its seeds."""
+    return tuple(
+        reserved(replace(one, request_id=given.request_id, call_id=call_id), given)
+        for one, call_id in zip(planned, given.call_ids, strict=True)
+    )
+
+
+def delivery(delivery_id: str, outcome: DeliveryOutcome = "delivered", **changes: Any) -> Delivery:
+    """The end of one client's reading."""
+    return replace(Delivery(delivery_id, STARTED_AT + 1, outcome, events=3), **changes)

@@ -822,7 +822,8 @@ def test_a_client_that_leaves_frees_the_engine(kind: str, start: Callable[..., F
     with httpx.Client(timeout=httpx.Timeout(5, read=0.1 if not as_stream else 5)) as client:
         if as_stream:
             with client.stream("POST", f"{engine.url}/v1/chat/completions", json=body) as response:
-                next(response.iter_text())
+                pieces = response.iter_text()  # kept: the connection closes when it is collected
+                next(pieces)
                 assert engine.running == 1
         else:
             with pytest.raises(httpx.ReadTimeout):

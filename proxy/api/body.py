@@ -1,13 +1,17 @@
 """Reading a request body: bounded, and a JSON object or a clear refusal."""
 
 import json
-from typing import NoReturn
+import math
+from collections.abc import Iterable
+from typing import Any, NoReturn
 
 from starlette.requests import Request
 
 from proxy.errors import BadAsk, BodyTooLarge
 from proxy.model import JsonObject
 
+# Deeper than any schema or document; Python's own JSON writer gives up at about 1000.
+DEEPEST_NESTING = 100
 # A client that is still sending sees our answer only once its body was taken; beyond this we hang up instead.
 MOST_DRAINED_BYTES = 1_000_000_000
 
@@ -18,11 +22,13 @@ async def read_json_object(request: Request, limit: int) -> JsonObject:
     if not text.strip():
         raise BadAsk("the body is empty; a JSON object is needed", code="invalid_json")
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except RecursionError:
         raise BadAsk("the body is nested too deeply", code="invalid_json") from None
     except ValueError as error:
         raise BadAsk(f"the body is not JSON: {error}", code="invalid_json") from None
+    if _is_deeper(value, DEEPEST_NESTING):
+        raise BadAsk("the body is nested too deeply", code="invalid_json")
     if not isinstance(value, dict):
         raise BadAsk(f"the body must be a JSON object, not {_json_type(value)}", code="invalid_json")
     return value
@@ -43,6 +49,29 @@ async def read_body(request: Request, limit: int) -> bytes:
     if received > limit:
         raise BodyTooLarge(f"the body is over the limit of {limit} bytes (limits.body_bytes)")
     return b"".join(parts)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is beyond every number")
+    return number
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Whether containers stand in each other beyond so many levels, told without recursion."""
+    layer = [value]
+    for _level in range(levels + 1):
+        layer = [item for held in layer for item in _items(held)]
+        if not layer:
+            return False
+    return True
+
+
+def _items(container: Any) -> Iterable[object]:
+    if isinstance(container, dict):
+        return container.values()
+    return container if isinstance(container, list) else ()
 
 
 def _refuse_constant(name: str) -> NoReturn:

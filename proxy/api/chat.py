@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from proxy.api.fields import check_fields
 from proxy.echo import tool_call_id
 from proxy.errors import BadAsk, ProxyError, openai_error
 from proxy.model import Ask, Completion, Identity, JsonObject
@@ -37,6 +38,7 @@ def read_ask(identity: Identity, body: JsonObject, settings: Settings) -> Ask:
     """Check a client's body and take from it what the turn needs; raises BadAsk naming the field."""
     messages = _messages(body.get("messages"))
     _check_media(messages, settings.media_hosts)
+    check_fields(body)
     asked_max_tokens(body)
     read_client_seed(body.get("seed"))
     stream = _flag(body, "stream")
@@ -187,7 +189,8 @@ def _check_message(index: int, message: object) -> None:
     where = f"messages[{index}]"
     if not isinstance(message, dict):
         raise BadAsk(f"{where} must be an object", param=where)
-    if message.get("role") not in ROLES:
+    role = message.get("role")
+    if not isinstance(role, str) or role not in ROLES:
         raise BadAsk(f"{where}.role must be one of {', '.join(sorted(ROLES))}", param=f"{where}.role")
     content = message.get("content")
     if content is not None and not isinstance(content, str | list):
@@ -212,12 +215,19 @@ def _check_media(messages: list[JsonObject], allowed_hosts: tuple[str, ...]) -> 
     """Refuse media that the engine would fetch from elsewhere."""
     for index, message in enumerate(messages):
         for url in _media_urls(message.get("content")):
-            if not url.startswith("data:") and urlsplit(url).hostname not in allowed_hosts:
+            if not url.startswith("data:") and _host_of(url) not in allowed_hosts:
                 raise BadAsk(
                     f"messages[{index}]: media must come as data: URLs, not from {url[:80]!r}",
                     code="media_url_refused",
                     param=f"messages[{index}].content",
                 )
+
+
+def _host_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _media_urls(content: object) -> Iterator[str]:
@@ -247,16 +257,12 @@ def _tools(body: JsonObject) -> list[Any]:
     tools = body.get("tools")
     if tools is None:
         return []
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise BadAsk("tools must be a list of objects", param="tools")
-    return tools
+    return list(tools)
 
 
-def _include_usage(options: object) -> bool:
+def _include_usage(options: JsonObject | None) -> bool:
     if options is None:
         return False
-    if not isinstance(options, dict):
-        raise BadAsk("stream_options must be an object", param="stream_options")
     return bool(options.get("include_usage"))
 
 

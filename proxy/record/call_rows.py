@@ -3,15 +3,15 @@
 import json
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 
-from proxy.errors import NotFound, RolloutClosed, SeedCollision
+from proxy.errors import LimitReached, NotFound, RolloutClosed, SeedCollision
 from proxy.model import Call, CallId, Claimed, Draw, Failure, GroupFlag, JsonObject, Reservation, Reserved
 from proxy.record.bodies import keep_request
 from proxy.record.claims import (
     begin_delivery,
     choose_claim,
-    forget_abandoned,
-    is_giving_up,
+    forget,
     read_candidates,
     write_claim,
 )
@@ -27,6 +27,8 @@ _ROLLOUT = "select run, grp, sample, state, expires_at from rollouts where rollo
 _NEXT_OCCURRENCE = """
 select coalesce(max(occurrence), -1) + 1 from calls where rollout_id = ? and context = ?
 """
+# Rows of one rollout are numbered without gaps, since they leave only with all of it.
+_NUMBER = "select coalesce(max(seq), -1) + 1 from calls where rollout_id = ?"
 _SEED_HOLDER = """
 select rollout_id from calls join rollouts using (rollout_id)
 where calls.context = :context and calls.seed = :seed
@@ -53,14 +55,14 @@ update calls set
     completion_tokens = :completion_tokens, prompt_base_call_id = :prompt_base_call_id,
     prompt_shared = :prompt_shared, prompt_ids = :prompt_ids, completion_ids = :completion_ids,
     logprobs = :logprobs, document = :document, completion_hash = :completion_hash,
-    claimable = case when :state <> 'failed' then claimable
+    claimable = case when :state <> 'failed' then nullif(claimable, 'failed')
         else coalesce(claimable, iif(:failure_kind = 'client_gone', 'client_gone', 'failed')) end,
     broken = broken + (:state = 'failed' and :began)
 where call_id = :call_id
 """
 _SETTLE = """
 update calls set state = :state, lease_until = null, failure_kind = :kind, document = :document,
-    claimable = case when :state = 'failed' then 'failed' else null end
+    claimable = case when :state = 'failed' then coalesce(claimable, 'failed') end
 where call_id = :call_id
 """
 _LAPSED = "select call_id, rollout_id from calls where state = 'reserved' and lease_until <= ?"
@@ -72,14 +74,13 @@ def reserve(connection: sqlite3.Connection, asked: Reservation) -> Reserved | Cl
     if held := connection.execute(_HELD, (asked.request_id,)).fetchall():
         return Reserved(held[0]["occurrence"], tuple(row["seed"] for row in held))
     rollout = _open_rollout(connection, asked)
-    candidates = read_candidates(connection, asked)
-    if claim := choose_claim(candidates, asked):
+    claim = choose_claim(read_candidates(connection, asked), asked)
+    if claim is None:
+        return _draw(connection, asked, rollout)
+    if not claim.candidate.is_abandoned:
         return write_claim(connection, claim, asked)
-    reserved = _draw(connection, asked, rollout)
-    if not is_giving_up(candidates):
-        return reserved
-    forget_abandoned(connection, candidates)
-    return Reserved(reserved.occurrence, reserved.seeds, "draw_abandoned")
+    forget(connection, claim.candidate)
+    return replace(_draw(connection, asked, rollout), reason="draw_abandoned")
 
 
 def renew(connection: sqlite3.Connection, call_ids: Sequence[CallId], lease_until: float) -> None:
@@ -148,6 +149,7 @@ def _open_rollout(connection: sqlite3.Connection, asked: Reservation) -> sqlite3
 
 def _draw(connection: sqlite3.Connection, asked: Reservation, rollout: sqlite3.Row) -> Reserved:
     """Rows for a new draw, one per choice, and its first delivery."""
+    _refuse_excess(connection, asked)
     occurrence: int = connection.execute(_NEXT_OCCURRENCE, (asked.rollout_id, asked.context)).fetchone()[0]
     seeds = tuple(draw.mint(occurrence) for draw in asked.draws)
     if asked.exclusive_seed:
@@ -157,6 +159,12 @@ def _draw(connection: sqlite3.Connection, asked: Reservation, rollout: sqlite3.R
         _add_reserved(connection, asked, draw, occurrence, seed)
     begin_delivery(connection, asked, [draw.call_id for draw in asked.draws], None)
     return Reserved(occurrence, seeds)
+
+
+def _refuse_excess(connection: sqlite3.Connection, asked: Reservation) -> None:
+    made: int = connection.execute(_NUMBER, (asked.rollout_id,)).fetchone()[0]
+    if asked.most_calls is not None and made + len(asked.draws) > asked.most_calls:
+        raise LimitReached(f"rollout {asked.rollout_id!r} has made {made} calls, and its limit is {asked.most_calls}")
 
 
 def _refuse_shared_seed(connection: sqlite3.Connection, asked: Reservation, seed: int, rollout: sqlite3.Row) -> None:

@@ -1,7 +1,8 @@
 """Retry or deliberate repeat: which earlier request, if any, an identical one repeats.
 
 A request is one row per choice; its choices stand and fall together. Each loss (a failure, or a client that left) is
-made good by one repeat at most, the oldest first; where nothing was lost the request is a new draw.
+made good by one repeat at most, the oldest first; where nothing was lost the request is a new draw. Two requests with
+different Idempotency-Keys are never one, whatever else they share.
 """
 
 import json
@@ -18,9 +19,13 @@ _CANDIDATES = """
 select request_id, call_id, choice, occurrence, seed, state, failure_kind, claimable, broken, idempotency_key, document
 from calls where rollout_id = ? and ask_hash = ? and state in ('reserved', 'done', 'failed') order by seq
 """
-_CLAIM = "update calls set claimable = null where call_id = ?"
+_CLAIM = "update calls set claimable = null, idempotency_key = coalesce(idempotency_key, :key) where call_id = :call_id"
+_FORGET = "update calls set claimable = null where call_id = ?"
+# What the failed try had left goes: until its outcome the row says no more than any reservation.
 _AGAIN = """
-update calls set state = 'reserved', claimable = null, failure_kind = null, owner = :owner, lease_until = :lease_until,
+update calls set state = 'reserved', owner = :owner, lease_until = :lease_until,
+    failure_kind = null, prompt_tokens = 0, completion_tokens = 0, prompt_base_call_id = null, prompt_shared = null,
+    prompt_ids = null, completion_ids = null, logprobs = null, document = null,
     earlier = json_insert(earlier, '$[#]', json(:failure))
 where call_id = :call_id
 """
@@ -39,8 +44,14 @@ class Candidate:
         return any(row["state"] == "failed" for row in self.rows)
 
     @property
+    def key(self) -> str | None:
+        """The Idempotency-Key that it was asked or repeated with."""
+        key: str | None = self.rows[0]["idempotency_key"]
+        return key
+
+    @property
     def is_abandoned(self) -> bool:
-        """Whether trying the same draw again is pointless."""
+        """Whether trying the same draw again is pointless: its retry draws anew."""
         return self.has_failed and max(row["broken"] for row in self.rows) >= MOST_BREAKS
 
     @property
@@ -69,22 +80,17 @@ def read_candidates(connection: sqlite3.Connection, asked: Reservation) -> tuple
 
 def choose_claim(candidates: Sequence[Candidate], asked: Reservation) -> Claim | None:
     """The request that this one repeats: by key, by an earlier loss, by a retry's mark where only one can be meant."""
+    key = asked.repeat.idempotency_key
     usable = [candidate for candidate in candidates if not candidate.is_abandoned]
-    if key := asked.repeat.idempotency_key:
-        for candidate in usable:
-            if candidate.rows[0]["idempotency_key"] == key:
-                return Claim(candidate, "idempotency_key")
-    for candidate in usable:
-        if reason := candidate.lost:
+    if named := [candidate for candidate in usable if key and candidate.key == key]:
+        return Claim(named[0], "idempotency_key")
+    for candidate in candidates:
+        if _may_be_meant(candidate, key) and (reason := candidate.lost):
             return Claim(candidate, reason)
-    if asked.repeat.is_retry and len(usable) == 1:
-        return Claim(usable[0], "retry_count")
+    meant = [candidate for candidate in usable if _may_be_meant(candidate, key)]
+    if asked.repeat.is_retry and len(meant) == 1:
+        return Claim(meant[0], "retry_count")
     return None
-
-
-def is_giving_up(candidates: Sequence[Candidate]) -> bool:
-    """Whether a new draw replaces one that broke too often."""
-    return any(candidate.is_abandoned and candidate.lost for candidate in candidates)
 
 
 def write_claim(connection: sqlite3.Connection, claim: Claim, asked: Reservation) -> Claimed:
@@ -93,8 +99,7 @@ def write_claim(connection: sqlite3.Connection, claim: Claim, asked: Reservation
     for row in candidate.rows:
         if candidate.has_failed:
             _try_again(connection, row, asked)
-        else:
-            connection.execute(_CLAIM, (row["call_id"],))
+        connection.execute(_CLAIM, {"call_id": row["call_id"], "key": asked.repeat.idempotency_key})
     call_ids = tuple(CallId(row["call_id"]) for row in candidate.rows)
     begin_delivery(connection, asked, call_ids, claim.reason)
     is_running = any(row["state"] == "reserved" for row in candidate.rows)
@@ -108,11 +113,9 @@ def write_claim(connection: sqlite3.Connection, claim: Claim, asked: Reservation
     )
 
 
-def forget_abandoned(connection: sqlite3.Connection, candidates: Sequence[Candidate]) -> None:
+def forget(connection: sqlite3.Connection, abandoned: Candidate) -> None:
     """A draw that was replaced is not replaced twice."""
-    for candidate in candidates:
-        if candidate.is_abandoned:
-            connection.executemany(_CLAIM, [(row["call_id"],) for row in candidate.rows])
+    connection.executemany(_FORGET, [(row["call_id"],) for row in abandoned.rows])
 
 
 def begin_delivery(
@@ -134,6 +137,10 @@ def _try_again(connection: sqlite3.Connection, row: sqlite3.Row, asked: Reservat
             "failure": json.dumps(failure),
         },
     )
+
+
+def _may_be_meant(candidate: Candidate, key: str | None) -> bool:
+    return key is None or candidate.key is None or candidate.key == key
 
 
 def _choice(row: sqlite3.Row) -> int:

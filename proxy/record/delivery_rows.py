@@ -18,7 +18,7 @@ where state in ('reserved', 'done', 'failed') and call_id in (
     )
 )
 """
-_LASTING = "select delivery_id from deliveries where outcome is null group by delivery_id"
+_LASTING = "select distinct delivery_id from deliveries where outcome is null"
 
 
 def end_delivery(connection: sqlite3.Connection, delivery: Delivery) -> None:

@@ -15,9 +15,11 @@ from proxy.model import (
     Call,
     CallId,
     Claimed,
+    Conversation,
     Delivery,
     GroupFlag,
     JsonObject,
+    ParentSearch,
     Reservation,
     Reserved,
     Rollout,
@@ -31,6 +33,7 @@ from proxy.record.documents import read_call, read_calls
 from proxy.record.faults import StoreUnreadable, store_down
 from proxy.record.lock import FileLock
 from proxy.record.migrations import migrate, missing, read_migrations
+from proxy.record.parent_rows import find_parents
 from proxy.record.prompts import TokenMemory
 from proxy.record.reader import Reader
 from proxy.record.store import Page, RolloutCounts, RolloutFilter, StoredProfile
@@ -69,6 +72,9 @@ class SqliteReading:
 
     async def calls(self, rollout_id: RolloutId, cursor: str | None, limit: int) -> Page[JsonObject]:
         return await self._reader.read(lambda db: read_calls(db, rollout_id, cursor, limit))
+
+    async def find_parents(self, rollout_id: RolloutId, talk: Conversation, boundaries: Sequence[str]) -> ParentSearch:
+        return await self._reader.read(lambda db: find_parents(db, rollout_id, talk, boundaries))
 
     async def group_flags(self, run: str, group: str) -> tuple[GroupFlag, ...]:
         return await self._reader.read(lambda db: read_flags(db, run, group))

@@ -12,9 +12,11 @@ from proxy.model import (
     Call,
     CallId,
     Claimed,
+    Conversation,
     Delivery,
     GroupFlag,
     JsonObject,
+    ParentSearch,
     Profile,
     Reservation,
     Reserved,
@@ -127,7 +129,8 @@ class Store(Protocol):
 
         A claim adds a delivery to the earlier calls; where they failed, their rows are reserved anew. Otherwise a row
         for each draw is written. Raises RolloutClosed if the rollout is not open, SeedCollision if an exclusive seed is
-        held by another sample of the same run and group on the same context.
+        held by another sample of the same run and group on the same context, LimitReached if a new draw would take the
+        rollout over `most_calls`.
         """
 
     async def renew(self, call_ids: Sequence[CallId], lease_until: float) -> None:
@@ -148,6 +151,9 @@ class Store(Protocol):
 
     async def group_flags(self, run: str, group: str) -> tuple[GroupFlag, ...]:
         """What is wrong with a group as a whole."""
+
+    async def find_parents(self, rollout_id: RolloutId, talk: Conversation, boundaries: Sequence[str]) -> ParentSearch:
+        """The calls that a request could go on from: they answered what one of the chain hashes stands for."""
 
     async def call(self, call_id: CallId) -> JsonObject | None:
         """One call as a `rollpin.call/1` document."""

@@ -1,15 +1,142 @@
-"""The parent of a call: for now only first turns are told from later ones, and later ones are left unresolved."""
+"""The parent of a call: the earlier call of the rollout whose reply this request goes on from, found by meaning.
 
-from proxy.model import Conversation, Parent, Prefix
+Clients rewrite what they echo: other argument spelling, dropped or renamed reasoning, trimmed text, calls told as text.
+So a reply is recognised by what it says, after the very history, tools and template arguments that it answered.
+Nothing is guessed: replies that mean the same but differ in tokens are ambiguous, and then there is no parent.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.canonical import canonical_json
+from proxy.model import Ask, JsonObject, Parent, ParentCandidate, ParentSearch, Prefix, Profile
+from proxy.request.conversation import canonical_arguments, canonical_content
 
 
-def resolve_parent(conversation: Conversation) -> Parent:
-    """`root` where no assistant has spoken yet; else `unresolved`, since lineage is not built yet."""
-    if conversation.has_assistant:
-        return Parent("unresolved", "lineage_not_built")
-    return Parent("root", "first_turn")
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """The last assistant messages of a request, and the chain hash of what stood before them."""
+
+    history: str
+    messages: tuple[JsonObject, ...]
 
 
-def supply_prefix(parent: Parent) -> Prefix:
-    """No prefix is supplied yet; the reason is the parent's."""
-    return Prefix(eligible=False, requested=False, supplied=False, length=0, reason=parent.reason)
+def echoes(ask: Ask) -> tuple[Echo, ...]:
+    """How the last reply may be told: as one message, or as several in a row."""
+    roles = [message.get("role") for message in ask.messages]
+    if "assistant" not in roles:
+        return ()
+    last = len(roles) - 1 - roles[::-1].index("assistant")
+    first = last
+    while first and roles[first - 1] == "assistant":
+        first -= 1
+    chain = ask.conversation.history
+    return tuple(Echo(chain[start], ask.messages[start : last + 1]) for start in range(last, first - 1, -1))
+
+
+def resolve_parent(ask: Ask, search: ParentSearch) -> Parent:
+    """The parent among the earlier calls that answered what stands before the last reply, with the reason."""
+    told = echoes(ask)
+    if not told:
+        return Parent("root", "first_turn")
+    matches = [
+        candidate
+        for echo in told
+        for candidate in search.candidates
+        if candidate.history == echo.history and means_the_same(echo.messages, candidate.message)
+    ]
+    if not matches:
+        return Parent("unresolved", "no_match") if search.knows_history else Parent("root", "foreign_history")
+    ties = (matches, _with_these_ids(matches, told), _with_this_reasoning(matches, told))
+    return next(filter(None, map(choose, ties)), Parent("unresolved", "ambiguous"))
+
+
+def choose(matches: Sequence[ParentCandidate]) -> Parent | None:
+    """The one that all matches are, by their tokens: the delivered one of equals, else the earliest."""
+    if not matches or len({match.tokens_hash for match in matches}) > 1:
+        return None
+    best = next((match for match in matches if match.is_delivered), matches[0])
+    return Parent("resolved", "one_match" if len(matches) == 1 else "same_tokens", best.call_id)
+
+
+def means_the_same(echo: Sequence[JsonObject], said: JsonObject) -> bool:
+    """Whether the echoed messages tell the reply, in whatever spelling."""
+    echoed_calls = [call for message in echo for call in message.get("tool_calls") or ()]
+    said_calls = said.get("tool_calls") or ()
+    if echoed_calls or not said_calls:
+        return _same_text(echo, said) and _same_calls(echoed_calls, said_calls)
+    return _tells_calls_as_text(_text(echo[-1]), said)
+
+
+def supply_prefix(parent: Parent, profile: Profile) -> Prefix:
+    """No prefix is supplied yet; what stands in its way is the parent, the profile, or this version."""
+    if parent.outcome != "resolved":
+        return Prefix(eligible=False, requested=False, supplied=False, length=0, reason=parent.reason)
+    if not profile.prefix_supply:
+        return Prefix(eligible=False, requested=False, supplied=False, length=0, reason="off_in_profile")
+    return Prefix(eligible=True, requested=False, supplied=False, length=0, reason="supply_not_built")
+
+
+def _same_text(echo: Sequence[JsonObject], said: JsonObject) -> bool:
+    """A reply cut into several messages, or one behind the torso of a reply that broke off."""
+    expected = _text(said)
+    return expected == _text(echo[-1]) or expected == "".join(_text(message) for message in echo)
+
+
+def _same_calls(echoed: Sequence[Any], said: Sequence[Any]) -> bool:
+    if len(echoed) != len(said):
+        return False
+    by_id = {call["id"]: call for call in said}
+    if {_id(call) for call in echoed} == set(by_id):
+        return all(_same_call(call, by_id[_id(call)], same_id=True) for call in echoed)
+    return all(_same_call(one, other, same_id=False) for one, other in zip(echoed, said, strict=True))
+
+
+def _same_call(echoed: JsonObject, said: JsonObject, *, same_id: bool) -> bool:
+    """By name and argument values; by its id alone where the model's arguments do not parse."""
+    arguments = canonical_arguments(said["function"]["arguments"])
+    if "raw" in arguments and same_id:
+        return True
+    if echoed["function"].get("name") != said["function"]["name"]:
+        return False
+    return canonical_json(canonical_arguments(echoed["function"].get("arguments"))) == canonical_json(arguments)
+
+
+def _tells_calls_as_text(text: str, said: JsonObject) -> bool:
+    """Some harnesses turn calls into prose behind the reply's own text; their ids survive in it."""
+    return text.startswith(_text(said)) and all(f"'{call['id']}'" in text for call in said["tool_calls"])
+
+
+def _with_these_ids(matches: Sequence[ParentCandidate], told: Sequence[Echo]) -> list[ParentCandidate]:
+    """Every client keeps the ids of calls, and no two calls of this proxy share one."""
+    echoed = {_id(call) for message in told[-1].messages for call in message.get("tool_calls") or ()}
+    return [
+        match
+        for match in matches
+        if echoed and echoed >= {call["id"] for call in match.message.get("tool_calls") or ()}
+    ]
+
+
+def _with_this_reasoning(matches: Sequence[ParentCandidate], told: Sequence[Echo]) -> list[ParentCandidate]:
+    """Reasoning only breaks ties: most clients drop or trim it."""
+    echoed = set(_reasonings(told[-1].messages))
+    return [match for match in matches if echoed & set(_reasonings([match.message]))]
+
+
+def _reasonings(messages: Sequence[JsonObject]) -> Iterator[str]:
+    for message in messages:
+        for name, value in message.items():
+            if name not in {"role", "content", "refusal", "name"} and isinstance(value, str) and value.strip():
+                yield value.strip()
+
+
+def _text(message: JsonObject) -> str:
+    content = canonical_content(message.get("content"))
+    if isinstance(content, str):
+        return content.strip()
+    return "".join(part for part in content if isinstance(part, str)).strip()
+
+
+def _id(call: Any) -> object:
+    return call.get("id")

@@ -166,7 +166,8 @@ def _is_strict(tool: object) -> bool:
 
 
 def _unknown(body: JsonObject, *, refuse: bool) -> list[str]:
-    names = sorted(name for name, value in body.items() if name not in KNOWN_FIELDS and value is not None)
+    unknown = sorted(name for name, value in body.items() if name not in KNOWN_FIELDS and value is not None)
+    names = [name.encode("utf-8", "backslashreplace").decode() for name in unknown]
     if names and refuse:
         raise BadAsk(f"unknown fields: {', '.join(names)}", code="unknown_field", param=names[0])
     return names

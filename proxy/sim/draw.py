@@ -117,6 +117,7 @@ def _match(ids: Sequence[int], limits: Limits) -> int | str | None:
     if ends and len(ids) > limits.min_tokens:
         return newest
     if limits.stop:
-        text = decode(ids)
-        return next((stop for stop in limits.stop if stop in text), None)
+        longest = max(len(stop.encode(errors="replace")) for stop in limits.stop)
+        newest_text = decode(ids[-longest:])
+        return next((stop for stop in limits.stop if stop and stop in newest_text), None)
     return None

@@ -136,7 +136,8 @@ class Exchange(Response):
             await _refusal(fault, dialect)(scope, receive, send)
             return
         await self._unpaused()
-        self._completions = tuple(self._draw(choice) for choice in range(self.ask.n))
+        # On a thread: a long reply must not hold up the others.
+        self._completions = await asyncio.to_thread(lambda: tuple(map(self._draw, range(self.ask.n))))
         await (self._stream(send) if self.ask.stream else self._whole(send))
 
     def _draw(self, choice: int) -> Completion:

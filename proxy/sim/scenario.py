@@ -54,13 +54,13 @@ class Scenario:
     """Begin anew after the last turn instead of saying it again."""
 
     def says(self, body: Json) -> list[Say]:
-        """The turns that are possible now: one for each phrasing that can be filled in."""
+        """The turns that are possible now, one for each phrasing that can be filled in; none if there is no such."""
         messages = body["messages"]
         tools = [] if body.get("tool_choice") == "none" else list(body.get("tools") or ())
         turn, facts = self._turn(messages, has_tools=bool(tools)), facts_of(messages)
         calls = tuple(_call(call, tools, facts) for call in turn.calls) if tools else ()
         phrasings = [text for phrasing in turn.say if (text := _filled_in(phrasing, facts)) is not None]
-        return [Say(text, calls=calls) for text in phrasings or ([""] if calls else ["Done."])]
+        return [Say(text, calls=calls) for text in phrasings or ([""] if calls else [])]
 
     def _turn(self, messages: Sequence[Json], *, has_tools: bool) -> Turn:
         """The turn it is; without tools an agent has nothing to do but to conclude."""

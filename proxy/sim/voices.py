@@ -15,6 +15,8 @@ Finish = Literal["stop", "length", "abort"]
 WORD64 = (1 << 64) - 1
 # How far the context moves a word's logit from its plain weight, up or down.
 MOOD = 1.5
+# A thought is shorter than what is said after it.
+BREVITY = 4
 # Logits of what might have stood in a scripted token's place.
 RIVALS = b"aeinorst"
 
@@ -102,14 +104,11 @@ class Chatter:
     def _following(self, kind: str) -> Iterator[tuple[tuple[int, ...], str, float]]:
         for next_kind, weight in FOLLOWS[kind].items():
             if next_kind == END:
-                yield self._stop(), END, weight
+                yield (THINK_END,) if self._thinking else (TURN_END,), END, weight * (BREVITY if self._thinking else 1)
                 continue
             words = KINDS[next_kind]
             for word in words:
                 yield encode(word if self._is_first else " " + word), next_kind, weight / len(words)
-
-    def _stop(self) -> tuple[int, ...]:
-        return (THINK_END,) if self._thinking else (TURN_END,)
 
 
 class Recital:

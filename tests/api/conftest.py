@@ -9,6 +9,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
+import structlog
 
 from tests.fakes import FakeEngine
 from tests.served import RolloutClient, ServedProxy, served, settings_for
@@ -26,7 +27,7 @@ def _no_idle_waits() -> Iterator[None]:
     context = ssl.create_default_context()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("httpx._transports.default.create_ssl_context", lambda **_: context)
-        for place in ("proxy.app._bind", "tests.fakes.server._listen"):
+        for place in ("proxy.app._bind", f"{FakeEngine.__module__}._listen"):
             patch.setattr(place, _without_nagle(resolve_name(place)))
         yield
 
@@ -38,6 +39,16 @@ def _without_nagle(listen: Callable[..., socket.socket]) -> Callable[..., socket
         return listener
 
     return listen_promptly
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _plain_log() -> Iterator[None]:
+    """Tracebacks as text: structlog's own, with every local variable, take seconds each."""
+    structlog.configure(
+        processors=[structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)]
+    )
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="module", params=["vllm", "sglang"])

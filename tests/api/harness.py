@@ -1,5 +1,6 @@
 """What a harness does with a proxy, well or badly: reads streams, leaves early, sends what it should not."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -8,7 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from tests.served import RolloutClient
+from proxy.errors import StoreDown
+from tests.served import RolloutClient, ServedProxy
 
 Json = dict[str, Any]
 Found = TypeVar("Found")
@@ -80,13 +82,18 @@ def error_of(response: Any) -> Json:
     return error
 
 
+def deliveries(client: RolloutClient) -> list[str]:
+    """How the deliveries of a rollout's one call ended, once one has."""
+    return until(lambda: [delivery["outcome"] for delivery in client.call()["deliveries"] if delivery["outcome"]])
+
+
 class Reader(threading.Thread):
     """Reads one streamed call to its end, whatever that is, while the test looks on."""
 
     def __init__(self, client: RolloutClient, text: str = "hello", **fields: Any) -> None:
         super().__init__(name="reader", daemon=True)
         self._client = client
-        self._body = asked(text, stream=True, **fields)
+        self._body = asked(text, **{"stream": True, **fields})
         self.status: int | None = None
         self.lines: list[str] = []
         self.start()
@@ -157,3 +164,35 @@ class Leaver:
         """Close the connection; when that was."""
         self._socket.close()
         return time.monotonic()
+
+
+class Gate:
+    """Stands before a proxy's store: lets records wait until it is opened, or refuses as a store that is down."""
+
+    def __init__(self, proxy: ServedProxy) -> None:
+        self._store = proxy.wiring.store
+        self._is_open = False
+        self.refuses_records = self.refuses_reservations = False
+        self.waiting = 0
+        """How often a record came so far."""
+        proxy.wiring.store = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def open(self) -> None:
+        """Let everything through from now on."""
+        self._is_open = True
+
+    async def record(self, *told: Any) -> Any:
+        self.waiting += 1
+        if self.refuses_records and not self._is_open:
+            raise StoreDown("the disk is full")
+        while not self._is_open:  # noqa: ASYNC110  it is opened from another thread
+            await asyncio.sleep(0.005)
+        return await self._store.record(*told)
+
+    async def reserve(self, *told: Any) -> Any:
+        if self.refuses_reservations and not self._is_open:
+            raise StoreDown("the disk is full")
+        return await self._store.reserve(*told)

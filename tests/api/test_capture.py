@@ -1,12 +1,13 @@
 """One call on real sockets: what the engine is asked, what is recorded, and what the client gets to see."""
 
+import json
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.api.conftest import Start
-from tests.api.harness import ADD, NEUTRAL, Json, Reader, asked, finish_of, message_of
+from tests.api.harness import ADD, NEUTRAL, Json, Reader, asked, deliveries, finish_of, message_of
 from tests.fakes import FakeEngine, Say, ToolSay
 from tests.fakes.tokens import TURN_END, decode
 from tests.request.forbidden import FORBIDDEN
@@ -119,10 +120,9 @@ def test_the_worked_example_draws_with_its_golden_seeds(start: Start, sample: in
 def test_the_delivery_is_noted(rollout: RolloutClient, *, stream: bool) -> None:
     """Who read the reply, and that it arrived."""
     send(rollout, stream=stream)
-    (delivery,) = rollout.call()["deliveries"]
 
-    assert delivery["outcome"] == "delivered"
-    assert delivery["events"] >= 1
+    assert deliveries(rollout) == ["delivered"]
+    assert rollout.call()["deliveries"][0]["events"] >= 1
 
 
 # --- what the engine is asked ---
@@ -386,6 +386,27 @@ def test_a_record_with_a_lone_surrogate_can_be_read(start: Start) -> None:
     client.http.post("/chat/completions", content=HALF_A_CHARACTER, headers=JSON)
 
     assert client.call()["requested_model"] == "\udfff"
+
+
+@pytest.mark.parametrize("depth", [90, 100, 300, 900, 990])
+@pytest.mark.parametrize("place", ["messages", "tools", "dropped", "arguments", "template"])
+def test_deep_nesting_never_breaks_a_turn(rollout: RolloutClient, depth: int, place: str) -> None:
+    """It is served and recorded, or refused; never half of it."""
+    call = {"id": "a", "function": {"name": "f", "arguments": "DEEP"}}
+    bodies = {
+        "messages": {"messages": [{"role": "user", "content": [{"type": "x", "x": "DEEP"}]}]},
+        "tools": asked(tools=[{"function": {"name": "f", "x": "DEEP"}}]),
+        "dropped": asked(dropped="DEEP"),
+        "arguments": {"messages": [{"role": "assistant", "tool_calls": [call]}]},
+        "template": asked(chat_template_kwargs={"a": "DEEP"}),
+    }
+    deep = "[" * depth + "]" * depth
+    body = json.dumps(bodies[place]).replace("DEEP" if place == "arguments" else '"DEEP"', deep)
+    answer = rollout.http.post("/chat/completions", content=body, headers=JSON)
+
+    assert answer.status_code in {200, 400}, answer.text
+    if answer.status_code == 200:
+        assert rollout.call()["state"] == "done"
 
 
 # --- settings that change the view ---

@@ -1,15 +1,12 @@
-"""What every store promises, whatever it is made of. Another store is another parameter of `store`."""
+"""What every store promises, whatever it is made of: rollouts, reservations, records, documents."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from proxy.errors import BadAsk, Conflict, NotFound, RolloutClosed, SeedCollision
-from proxy.model import Delivery, JsonObject, Outcome, Parent, Plan, Profile, Rollout, RolloutId, Seed, VolatileLine
-from proxy.record.sqlite import SqliteStore
+from proxy.errors import BadAsk, Conflict, LimitReached, NotFound, RolloutClosed, SeedCollision
+from proxy.model import JsonObject, Outcome, Parent, Plan, Profile, Rollout, RolloutId, VolatileLine
 from proxy.record.store import RolloutCounts, RolloutFilter, Store, StoredProfile
 from tests import make
 
@@ -17,21 +14,6 @@ pytestmark = pytest.mark.anyio
 
 LATER = make.STARTED_AT + 1000
 CLOSED_AT = make.STARTED_AT + 60
-
-
-@pytest.fixture(params=["sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    """An open, empty store."""
-    opened = SqliteStore(tmp_path / "store.db")
-    await opened.open()
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-async def rollout(store: Store) -> Rollout:
-    """An open rollout in the store."""
-    return (await store.create_rollouts([make.rollout()]))[0]
 
 
 async def reserve(store: Store, *messages: dict[str, str], of: Rollout, **changes: object) -> Plan:
@@ -161,7 +143,7 @@ class TestRollouts:
     async def test_deleting_drops_the_calls(self, store: Store, rollout: Rollout) -> None:
         """Documents, deliveries and numbers are gone."""
         planned = await reserve(store, of=rollout)
-        await store.record(make.call(planned))
+        await store.record([make.call(planned)])
         await store.close_rollout(rollout.rollout_id, "deleted", CLOSED_AT)
 
         assert await store.call(planned.call_id) is None
@@ -210,11 +192,37 @@ class TestReserving:
         assert (await reserve(store, make.user("b"), of=rollout)).seed.occurrence == 0
 
     async def test_choices_are_numbered_on_their_own(self, store: Store, rollout: Rollout) -> None:
-        """The n choices of one request are occurrence 0 of n choices."""
-        planned = [make.plan(make.ask(of=rollout), seed=Seed(0, "minted", 0, choice)) for choice in range(3)]
-        given = [await store.reserve(make.reservation(plan)) for plan in planned]
+        """The n choices of one request are one occurrence of n choices, and no later request's."""
+        plans = make.plans(3, make.ask(of=rollout))
+        given = await store.reserve(make.reservation(*plans))
 
-        assert [one.occurrence for one in given] == [0, 0, 0]
+        assert (given.occurrence, given.seeds) == (0, tuple(make.seed_of(0, choice) for choice in range(3)))
+        assert (await reserve(store, of=rollout)).seed.occurrence == 1
+
+    async def test_an_occurrence_is_free_for_all_choices_or_for_none(self, store: Store, rollout: Rollout) -> None:
+        """A request for more choices does not slip in beside one for fewer."""
+        await reserve(store, of=rollout)
+
+        assert (await store.reserve(make.reservation(*make.plans(2, make.ask(of=rollout))))).occurrence == 1
+
+    async def test_a_reservation_says_whose_it_is(self, store: Store, rollout: Rollout) -> None:
+        """Choices of one request share its id, and come in their order."""
+        plans = make.plans(3, make.ask(of=rollout))
+        await store.reserve(make.reservation(*plans))
+
+        found = (await store.calls(rollout.rollout_id, None, 10)).items
+        assert [(one["request_id"], one["seed"]["choice"]) for one in found] == [
+            (plans[0].request_id, choice) for choice in range(3)
+        ]
+
+    async def test_a_rollout_has_no_more_calls_than_it_may(self, store: Store, rollout: Rollout) -> None:
+        """Choices count one by one, and nothing of a request that is one too many is written."""
+        await reserve(store, of=rollout)
+
+        with pytest.raises(LimitReached):
+            await store.reserve(make.reservation(*make.plans(2, make.ask(of=rollout)), most_calls=2))
+        assert (await store.counts(rollout.rollout_id)).calls == 1
+        await store.reserve(make.reservation(make.plan(make.ask(of=rollout)), most_calls=2))
 
     async def test_500_callers_at_once_get_500_occurrences(self, store: Store, rollout: Rollout) -> None:
         """No two calls ever hold the same draw."""
@@ -281,7 +289,7 @@ class TestRecording:
         planned = await reserve(store, of=rollout)
         reply = make.completion(prompt=(1, 2**31 - 1, 0), answer=(7, 8))
         logprobs = (-0.1, -1e-300)
-        await store.record(make.call(planned, replace(reply, tokens=replace(reply.tokens, logprobs=logprobs))))
+        await store.record([make.call(planned, replace(reply, tokens=replace(reply.tokens, logprobs=logprobs)))])
 
         document = await store.call(planned.call_id)
         assert document is not None
@@ -292,16 +300,16 @@ class TestRecording:
     async def test_recording_twice_changes_nothing(self, store: Store, rollout: Rollout) -> None:
         """A commit whose acknowledgement was lost can be repeated."""
         call = make.call(await reserve(store, of=rollout))
-        await store.record(call)
+        await store.record([call])
         before = await store.call(call.plan.call_id)
-        await store.record(replace(call, outcome=make.failure()))
+        await store.record([replace(call, outcome=make.failure())])
 
         assert await store.call(call.plan.call_id) == before
 
     async def test_a_failure_keeps_what_had_arrived(self, store: Store, rollout: Rollout) -> None:
         """The partial stands in the same fields, under state failed."""
         planned = await reserve(store, of=rollout)
-        await store.record(make.call(planned, make.failure(partial=make.completion(finish_reason=None))))
+        await store.record([make.call(planned, make.failure(partial=make.completion(finish_reason=None)))])
 
         document = await store.call(planned.call_id)
         assert document is not None
@@ -313,7 +321,7 @@ class TestRecording:
     async def test_a_failure_without_a_reply_has_no_tokens(self, store: Store, rollout: Rollout) -> None:
         """Null says that nothing came, an empty list would say that nothing was said."""
         planned = await reserve(store, of=rollout)
-        await store.record(make.call(planned, make.failure("engine_unreachable")))
+        await store.record([make.call(planned, make.failure("engine_unreachable"))])
 
         document = await store.call(planned.call_id)
         assert document is not None
@@ -323,7 +331,7 @@ class TestRecording:
     async def test_an_empty_reply_has_empty_tokens(self, store: Store, rollout: Rollout) -> None:
         """A reply of no tokens is told apart from one whose tokens are missing."""
         planned = await reserve(store, of=rollout)
-        await store.record(make.call(planned, make.completion(answer=())))
+        await store.record([make.call(planned, make.completion(answer=()))])
 
         document = await store.call(planned.call_id)
         assert document is not None
@@ -335,13 +343,13 @@ class TestRecording:
         planned = await reserve(store, of=rollout)
 
         with pytest.raises(ValueError, match="token id"):
-            await store.record(make.call(planned, make.completion(prompt=(bad,))))
-        await store.record(make.call(planned))
+            await store.record([make.call(planned, make.completion(prompt=(bad,)))])
+        await store.record([make.call(planned)])
 
     async def test_a_call_that_was_never_reserved_is_not_recorded(self, store: Store, rollout: Rollout) -> None:
         """Without a reservation there is no draw that it could be."""
         with pytest.raises(NotFound):
-            await store.record(make.call(make.plan(make.ask(of=rollout))))
+            await store.record([make.call(make.plan(make.ask(of=rollout)))])
 
     async def test_a_late_result_is_counted_and_not_added(self, store: Store, rollout: Rollout) -> None:
         """The rollout that was read stays as it was, but says that something came after."""
@@ -350,7 +358,7 @@ class TestRecording:
 
         for _ in range(2):
             with pytest.raises(RolloutClosed):
-                await store.record(make.call(planned))
+                await store.record([make.call(planned)])
         document, after = await store.call(planned.call_id), await store.rollout(rollout.rollout_id)
         assert document is not None
         assert (document["state"], document["failure"]["kind"]) == ("late", "late")
@@ -365,15 +373,15 @@ class TestRecording:
 
         for _ in range(2):
             with pytest.raises(RolloutClosed):
-                await store.record(make.call(planned))
+                await store.record([make.call(planned)])
         assert await store.counts(rollout.rollout_id) == RolloutCounts(late=1)
 
     async def test_a_result_recorded_before_the_end_stays_recorded(self, store: Store, rollout: Rollout) -> None:
         """A repeat of an acknowledged commit is not late."""
         call = make.call(await reserve(store, of=rollout))
-        await store.record(call)
+        await store.record([call])
         await store.close_rollout(rollout.rollout_id, "finished", CLOSED_AT)
-        await store.record(call)
+        await store.record([call])
 
         assert (await store.counts(rollout.rollout_id)).late == 0
 
@@ -387,7 +395,7 @@ class TestRecording:
             make.failure("engine_cut"),
         ]
         for outcome in outcomes:
-            await store.record(make.call(await reserve(store, of=rollout), outcome))
+            await store.record([make.call(await reserve(store, of=rollout), outcome)])
         await reserve(store, of=rollout)
 
         assert await store.counts(rollout.rollout_id) == RolloutCounts(
@@ -404,7 +412,7 @@ class TestRecording:
     async def test_a_reply_without_ids_counts_by_its_usage(self, store: Store, rollout: Rollout) -> None:
         """Budgets hold for engines that give no ids too."""
         reply = make.completion((), (), usage={"prompt_tokens": 5, "completion_tokens": 6})
-        await store.record(make.call(await reserve(store, of=rollout), reply))
+        await store.record([make.call(await reserve(store, of=rollout), reply)])
 
         counts = await store.counts(rollout.rollout_id)
         assert (counts.prompt_tokens, counts.completion_tokens) == (5, 6)
@@ -432,7 +440,7 @@ class TestLeases:
         """A proxy that was only slow knows better than its lapsed lease."""
         planned = await reserve(store, of=rollout)
         await store.sweep(LATER)
-        await store.record(make.call(planned))
+        await store.record([make.call(planned)])
 
         document = await store.call(planned.call_id)
         assert document is not None
@@ -463,7 +471,8 @@ class TestDocuments:
             "first_event_s": None,
             "ended_s": None,
         }
-        assert (document["parent"], document["messages"], document["deliveries"]) == (None, None, [])
+        assert (document["parent"], document["messages"], document["failure"]) == (None, None, None)
+        assert [one["outcome"] for one in document["deliveries"]] == [None]
 
     async def test_an_unknown_call_is_none(self, store: Store) -> None:
         """No document is made up."""
@@ -479,7 +488,7 @@ class TestDocuments:
         )
         planned = make.plan(asked)
         await store.reserve(make.reservation(planned))
-        await store.record(make.call(planned))
+        await store.record([make.call(planned)])
 
         document = await store.call(planned.call_id)
         assert document is not None
@@ -494,7 +503,7 @@ class TestDocuments:
         """Other APIs put more or fewer messages into a body than the engine sees."""
         planned = make.plan(make.ask(make.user(), of=rollout, body={"messages": "none of a list"}))
         await store.reserve(make.reservation(planned))
-        await store.record(make.call(planned))
+        await store.record([make.call(planned)])
 
         document = await store.call(planned.call_id)
         assert document is not None
@@ -504,33 +513,13 @@ class TestDocuments:
         """Not in order of their ends."""
         plans = [await reserve(store, make.user(str(n)), of=rollout) for n in range(5)]
         for planned in reversed(plans):
-            await store.record(make.call(planned))
+            await store.record([make.call(planned)])
 
         first = await store.calls(rollout.rollout_id, None, 2)
         rest = await store.calls(rollout.rollout_id, first.cursor, 10)
         found = [document["call_id"] for document in first.items + rest.items]
         assert found == [planned.call_id for planned in plans]
         assert rest.cursor is None
-
-    async def test_deliveries_add_up(self, store: Store, rollout: Rollout) -> None:
-        """A call may be read more than once."""
-        planned = await reserve(store, of=rollout)
-        start = make.STARTED_AT
-        await store.deliver(Delivery(planned.call_id, start, start + 1, "client_gone", 3))
-        await store.deliver(Delivery(planned.call_id, start + 2, start + 3, "delivered", 9))
-
-        document = await store.call(planned.call_id)
-        assert document is not None
-        assert [one["outcome"] for one in document["deliveries"]] == ["client_gone", "delivered"]
-
-    async def test_a_delivery_of_a_deleted_call_is_dropped(self, store: Store, rollout: Rollout) -> None:
-        """Deletion leaves nothing that could grow back."""
-        planned = await reserve(store, of=rollout)
-        await store.close_rollout(rollout.rollout_id, "deleted", CLOSED_AT)
-        start = make.STARTED_AT
-        await store.deliver(Delivery(planned.call_id, start, start + 1, "delivered", 3))
-
-        assert await store.call(planned.call_id) is None
 
     async def test_a_call_outcome_raises_the_revision(self, store: Store, rollout: Rollout) -> None:
         """A reward for one call is a change of its rollout."""
@@ -555,7 +544,7 @@ class TestSharedPrompts:
         prompts, talks = [], []
         for turn in range(300):
             planned = await reserve(store, *talk, of=rollout, parent=parent)
-            await store.record(make.call(planned, make.completion(prompt, (turn, make.END))))
+            await store.record([make.call(planned, make.completion(prompt, (turn, make.END)))])
             prompts.append(list(prompt))
             talks.append(list(talk))
             prompt += [turn, make.END, 500, 501]
@@ -572,10 +561,10 @@ class TestSharedPrompts:
     async def test_a_prompt_that_departs_from_its_base_comes_back(self, store: Store, rollout: Rollout) -> None:
         """A template that rewrites history costs room, not truth."""
         first = await reserve(store, make.user("a"), of=rollout)
-        await store.record(make.call(first, make.completion((1, 2, 3), (4, 5))))
+        await store.record([make.call(first, make.completion((1, 2, 3), (4, 5)))])
         talk = (make.user("a"), make.assistant(), make.user("b"))
         second = await reserve(store, *talk, of=rollout, parent=Parent("resolved", "exact", first.call_id))
-        await store.record(make.call(second, make.completion((1, 2, 9), (4,))))
+        await store.record([make.call(second, make.completion((1, 2, 9), (4,)))])
 
         document = await store.call(second.call_id)
         assert document is not None
@@ -585,7 +574,7 @@ class TestSharedPrompts:
         """Equal prompts are shared, their answers are not."""
         plans = [await reserve(store, of=rollout) for _ in range(5)]
         for number, planned in enumerate(plans):
-            await store.record(make.call(planned, make.completion(answer=(number,))))
+            await store.record([make.call(planned, make.completion(answer=(number,)))])
 
         page = await store.calls(rollout.rollout_id, None, 10)
         assert [document["completion_token_ids"] for document in page.items] == [[n] for n in range(5)]

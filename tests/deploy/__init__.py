@@ -1,1 +1,1 @@
-"""What is shipped beside the code: the image, compose and Kubernetes files, without an engine for containers at hand."""
+"""What is shipped beside the code: image, compose and Kubernetes files, with no container engine at hand."""

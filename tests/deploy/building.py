@@ -2,9 +2,13 @@
 
 The folder stands for the root of every stage. Paths of the image are led into it; the steps that change the machine's
 users are not run, and a test reads them instead. The base image's Python is the one that runs the tests.
+
+Installing from a lock takes pip half a minute and an index. Instead the same versions can be copied from where the
+tests run: `make setup` installed them by the same hashes, as a test makes sure.
 """
 
 import functools
+import importlib.metadata
 import json
 import os
 import re
@@ -19,6 +23,8 @@ from pathlib import Path
 ROOTS = re.compile(r"(?<![\w.:/-])/(?=(?:opt|src|data|run|etc/rollpin|usr/local/bin)\b)")
 # Would be run as root and change this machine.
 CHANGES_USERS = re.compile(r"\b(groupadd|useradd)\b")
+PIN = re.compile(r"^([a-z0-9._-]+)==([^ \\]+)(?: ; (.*?))? \\$", re.MULTILINE)
+INSTALLS_LOCK = re.compile(r"(?P<venv>\S+)/bin/pip (?:--python (?P<other>\S+)/bin/python )?install .*-r (?P<lock>\S+)")
 # The machine's package cache may help, and what belongs to the test run must not.
 NOT_PASSED = re.compile(r"ROLLPIN_|PYTHON|VIRTUAL_ENV$|UV_|COV_|PYTEST_")
 
@@ -120,8 +126,11 @@ class Image:
         )
 
 
-def build(context: Path, root: Path) -> Image:
-    """Every step, in order; a RUN that fails is an AssertionError with its output."""
+def build(context: Path, root: Path, *, by_pip: bool) -> Image:
+    """Every step, in order; a RUN that fails is an AssertionError with its output.
+
+    `by_pip` installs locks as the Dockerfile says; else their packages are copied from here.
+    """
     image = Image(root)
     _give_python(root)
     files = context_of(context)
@@ -138,9 +147,32 @@ def build(context: Path, root: Path) -> Image:
             case "COPY":
                 _copy(step, files, context, image)
             case "RUN" if not CHANGES_USERS.search(step.text):
-                done = image.run(step.text)
-                assert done.returncode == 0, f"RUN {step.text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+                for command in step.text.split(" && "):
+                    lock = INSTALLS_LOCK.search(command)
+                    if lock and not by_pip:
+                        _copy_packages(image, lock["other"] or lock["venv"], lock["lock"])
+                    else:
+                        _run(image, command)
     return image
+
+
+def _run(image: Image, command: str) -> None:
+    done = image.run(command)
+    assert done.returncode == 0, f"RUN {command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+def _copy_packages(image: Image, venv: str, lock: str) -> None:
+    """The locked packages, and no other, from the environment of the tests."""
+    (into,) = Path(image.inside(venv)).glob("lib/python*/site-packages")
+    for name, version, marker in PIN.findall((image.working_folder() / lock).read_text()):
+        if marker == "sys_platform == 'win32'":
+            continue
+        found = importlib.metadata.distribution(name)
+        assert found.version == version, f"{lock} pins {name} {version}, and here is {found.version}: make setup"
+        for file in found.files or ():
+            if ".." not in file.parts and file.suffix != ".pyc":
+                (into / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file.locate(), into / file)
 
 
 def _give_python(root: Path) -> None:

@@ -261,7 +261,7 @@ def test_the_data_plane_is_on_loopback(base: Rendered, monkeypatch: pytest.Monke
 
 
 def test_no_probe_of_the_harness_pod_comes_from_outside(base: Rendered) -> None:
-    """The kubelet reaches neither loopback nor the socket."""
+    """The kubelet does not reach loopback."""
     for container in base.containers():
         for name in ("startupProbe", "readinessProbe", "livenessProbe"):
             assert set(container.get(name, {"exec": {}})) & {"httpGet", "tcpSocket", "grpc"} == set()

@@ -24,11 +24,11 @@ async def main(path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM_BYTES, hard))
     for _ in range(2):
         try:
-            await store.record(call)
+            await store.record([call])
         except StoreDown as error:
             print("down:", error)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    await store.record(call)
+    await store.record([call])
     document = await store.call(planned.call_id)
     assert document is not None
     print("recorded:", len(document["prompt_token_ids"]))

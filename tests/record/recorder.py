@@ -16,7 +16,7 @@ async def record_on(store: SqliteStore, rollout: Rollout) -> None:
     while True:
         planned = make.plan(make.ask(make.user(str(number)), of=rollout))
         await store.reserve(make.reservation(planned))
-        await store.record(make.call(planned, make.completion(answer=(number,))))
+        await store.record([make.call(planned, make.completion(answer=(number,)))])
         print(planned.call_id, number, flush=True)
         number += 1
 

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from proxy.model import Delivery, Seed, VolatileLine
+from proxy.model import VolatileLine
 from proxy.record import documents
 from proxy.record.rows import LATE, PROXY_DIED
 from proxy.record.sqlite import SqliteStore
@@ -61,9 +60,10 @@ async def full(tmp_path: Path) -> list[dict[str, Any]]:
     found = []
     for outcome in (make.completion(logprob_entries=({"token": "4"},)), make.failure()):
         planned = make.plan(asked)
-        planned = make.reserved(planned, await store.reserve(make.reservation(planned)))
-        await store.record(make.call(planned, outcome))
-        await store.deliver(Delivery(planned.call_id, make.STARTED_AT, make.STARTED_AT + 1, "delivered", 5))
+        asking = make.reservation(planned)
+        planned = make.reserved(planned, await store.reserve(asking))
+        await store.record([make.call(planned, outcome)])
+        await store.deliver(make.delivery(asking.delivery_id))
         found.append(await store.call(planned.call_id))
     await store.close()
     return [document for document in found if document is not None]
@@ -134,10 +134,10 @@ async def test_a_page_of_long_calls_ends_early(tmp_path: Path, monkeypatch: pyte
     store = SqliteStore(tmp_path / "store.db")
     await store.open()
     (rollout,) = await store.create_rollouts([make.rollout()])
-    for choice in range(5):
-        planned = make.plan(seed=Seed(0, "minted", 0, choice))
+    for _ in range(5):
+        planned = make.plan()
         await store.reserve(make.reservation(planned))
-        await store.record(make.call(replace(planned)))
+        await store.record([make.call(planned)])
 
     sizes, cursor = list[int](), None
     while not sizes or cursor:

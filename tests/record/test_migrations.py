@@ -31,7 +31,7 @@ def applied(path: Path, *migrations: Migration) -> None:
 
 @pytest.fixture(params=OLD_FILES, ids=lambda dump: dump.stem)
 def old(request: pytest.FixtureRequest, path: Path) -> Path:
-    """A file as an older version left it, with one rollout of two calls in it."""
+    """A file as an older version left it, as dump.py made it then."""
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(request.param.read_text("utf-8"))
     return path
@@ -51,6 +51,22 @@ async def test_an_old_file_is_brought_up_to_date(old: Path) -> None:
     assert document["messages"] == [make.user(), make.assistant(), make.user("and 3+3?")]
     assert rollout is not None
     assert rollout.outcome == {"reward": 1}
+    await store.close()
+
+
+@pytest.mark.anyio
+async def test_an_old_files_retried_set_is_whole(old: Path) -> None:
+    """Choices, seeds, earlier failures and deliveries."""
+    store = SqliteStore(old)
+    await store.open()
+    calls = (await store.calls(RolloutId("r1"), None, 10)).items[2:]
+
+    assert [(call["request_id"], call["state"], call["seed"]["value"]) for call in calls] == [
+        ("req_c", "done", make.seed_of(0, 0)),
+        ("req_c", "done", make.seed_of(0, 1)),
+    ]
+    assert [[failure["kind"] for failure in call["earlier_failures"]] for call in calls] == [["engine_cut"]] * 2
+    assert [[one["outcome"] for one in call["deliveries"]] for call in calls] == [["error_told", "delivered"]] * 2
     await store.close()
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.model import Delivery, Parent, Plan, RolloutId
-from proxy.record.call_rows import deliver, record, reserve
+from proxy.model import Parent, Plan, RolloutId
+from proxy.record.call_rows import record, reserve
 from proxy.record.connection import connect_writing, create_private
+from proxy.record.delivery_rows import end_delivery
 from proxy.record.migrations import migrate, read_migrations
 from proxy.record.packing import pack_ids, unpack_ids
 from proxy.record.prompts import TokenMemory, whole_ids
@@ -31,10 +32,10 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 def turn(db: sqlite3.Connection, *talk: dict[str, str], prompt: tuple[int, ...], **changes: object) -> Plan:
     """A recorded call with the given prompt."""
-    body = changes.pop("body", None)
+    body, delivery_id = changes.pop("body", None), changes.pop("delivery_id", "")
     planned = make.plan(make.ask(*talk, body=body), **changes)  # type: ignore[arg-type]
-    reserve(db, make.reservation(planned))
-    record(db, TokenMemory(), make.call(planned, make.completion(prompt, (50, 51))))
+    reserve(db, make.reservation(planned, delivery_id=delivery_id))
+    record(db, TokenMemory(), [make.call(planned, make.completion(prompt, (50, 51)))])
     return planned
 
 
@@ -100,7 +101,7 @@ def test_failed_calls_and_calls_without_ids_are_no_base(db: sqlite3.Connection) 
     for outcome in (make.failure(partial=make.completion()), make.completion((), ())):
         planned = make.plan(make.ask(QUESTION))
         reserve(db, make.reservation(planned))
-        record(db, TokenMemory(), make.call(planned, outcome))
+        record(db, TokenMemory(), [make.call(planned, outcome)])
     second = turn(db, QUESTION, ANSWER, MORE, prompt=(1, 2))
 
     assert kept(db, second)[0] is None
@@ -112,7 +113,7 @@ def test_another_rollouts_calls_are_no_base(db: sqlite3.Connection) -> None:
     create_rollouts(db, [make.rollout("r2")], None, "")
     planned = make.plan(make.ask(QUESTION, of=make.rollout("r2")))
     reserve(db, make.reservation(planned))
-    record(db, TokenMemory(), make.call(planned))
+    record(db, TokenMemory(), [make.call(planned)])
 
     assert kept(db, planned)[0] is None
 
@@ -131,8 +132,8 @@ def test_ids_are_whole_however_little_is_remembered(db: sqlite3.Connection) -> N
 
 def test_deleting_a_rollout_leaves_nothing_that_it_said(db: sqlite3.Connection) -> None:
     """Shared messages and deliveries go with the calls."""
-    planned = turn(db, QUESTION, prompt=(1, 2))
-    deliver(db, Delivery(planned.call_id, make.STARTED_AT, make.STARTED_AT, "delivered", 1))
+    turn(db, QUESTION, prompt=(1, 2), delivery_id="d")
+    end_delivery(db, make.delivery("d"))
     close_rollout(db, RolloutId("r1"), "deleted", make.STARTED_AT)
 
     for count in ("select count(*) from calls", "select count(*) from bodies", "select count(*) from deliveries"):

@@ -171,7 +171,7 @@ async def record_long_rollout(path: Path, turns: int) -> int:
     for turn in range(turns):
         planned = make.plan(make.ask(*talk, body={"tools": [{"schema": "y" * 5000}]}))
         await store.reserve(make.reservation(planned))
-        await store.record(make.call(planned, make.completion(prompt, (turn,) * 20)))
+        await store.record([make.call(planned, make.completion(prompt, (turn,) * 20))])
         prompt += (turn,) * 20 + (3,) * 30
         talk += [make.assistant(f"{turn}" * 50), make.user(f"{turn}" * 50)]
     await store.close()

@@ -1,19 +1,183 @@
-"""The parent of a call, as far as lineage is built."""
+"""Parents are found by meaning: the conversations of real harnesses in their own spelling, and what must not match."""
 
-from proxy.request.parent import resolve_parent, supply_prefix
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.model import CallId, Parent, ParentCandidate, ParentSearch, Profile
+from proxy.request.parent import echoes, resolve_parent, supply_prefix
 from tests import make
 
+HARNESSES = Path(__file__).parent / "harnesses"
+TOOL = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}
+SYSTEM, TASK = {"role": "system", "content": "You are an agent."}, make.user("make a file")
+SAID = {
+    "role": "assistant",
+    "content": "  I will.\n",
+    "reasoning_content": "Need a shell.\n ",
+    "tool_calls": [
+        {"id": "call_a", "type": "function", "function": {"name": "bash", "arguments": '{"n": 1.0, "c": "é"}'}}
+    ],
+}
+RESULT = {"role": "tool", "tool_call_id": "call_a", "content": "done"}
 
-def test_a_conversation_without_an_assistant_is_a_root() -> None:
-    """Nothing went before it."""
-    parent = resolve_parent(make.ask(make.user()).conversation)
 
-    assert (parent.outcome, parent.call_id) == ("root", None)
+def conversation(name: str) -> list[tuple[list[Any], dict[str, Any] | None, str | None]]:
+    """(messages, reply, id of the reply that the next request goes on from) for each request of a harness."""
+    told = json.loads((HARNESSES / name).read_text())
+    replies = [reply["message"] for reply in told.get("responses", [])]
+    requests = told["requests"]
+    return [
+        (request["messages"], replies[i] if i < len(replies) else None, request["expect_parent_response"])
+        for i, request in enumerate(requests)
+    ]
 
 
-def test_a_later_turn_is_not_called_a_root() -> None:
-    """What is not known is said to be unresolved, never guessed."""
-    parent = resolve_parent(make.ask(make.user(), make.assistant(), make.user()).conversation)
+def candidate(name: str, history: str, message: Any, **changes: Any) -> ParentCandidate:
+    made = ParentCandidate(CallId(name), history, message, tokens_hash=name, is_delivered=True)
+    return replace(made, **changes)
 
-    assert (parent.outcome, parent.call_id) == ("unresolved", None)
-    assert not supply_prefix(parent).requested
+
+def resolve(*messages: Any, candidates: tuple[ParentCandidate, ...] = (), known: bool = True) -> Parent:
+    return resolve_parent(make.ask(*messages), ParentSearch(candidates, knows_history=known))
+
+
+def after(*messages: Any) -> str:
+    """The chain hash of a request of these messages."""
+    return make.ask(*messages).conversation.history[-1]
+
+
+def answered(*messages: Any, said: Any = SAID, name: str = "call-1", **changes: Any) -> ParentCandidate:
+    return candidate(name, after(*messages), said, **changes)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in HARNESSES.glob("*") if "malformed" not in path.name))
+def test_each_request_of_a_real_harness_finds_its_parent(name: str) -> None:
+    """However it spells what it echoes; greetings and worked examples that no model said are foreign."""
+    earlier: list[ParentCandidate] = []
+    for number, (messages, reply, expected) in enumerate(conversation(name)):
+        ask = make.ask(*messages)
+        known = any(call.history in ask.conversation.history for call in earlier)
+        parent = resolve_parent(ask, ParentSearch(tuple(earlier), knows_history=known))
+
+        assert parent.call_id == expected, (number, parent)
+        assert parent.outcome == ("resolved" if expected else "root")
+        earlier.append(candidate(f"r{number + 1}", ask.conversation.history[-1], reply))
+
+
+MALFORMED = json.loads((HARNESSES / "malformed_arguments.json").read_text())
+
+
+@pytest.mark.parametrize("harness", [name for name, echo in MALFORMED["echoes"].items() if not echo.get("absent")])
+def test_a_call_whose_arguments_do_not_parse_is_known_by_its_id(harness: str) -> None:
+    """Repaired, wrapped, renamed or emptied by the harness."""
+    echo = MALFORMED["echoes"][harness]
+    arguments = echo.get("arguments") or json.dumps(echo.get("input"))
+    broken = {"name": "bash", "arguments": MALFORMED["sent_arguments"]}
+    said = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "call_a", "type": "function", "function": broken}],
+    }
+    told = {"name": echo.get("name", "bash"), "arguments": arguments}
+    echoed = {**said, "tool_calls": [{"id": "call_a", "type": "function", "function": told}]}
+
+    assert resolve(TASK, echoed, RESULT, candidates=(answered(TASK, said=said),)).outcome == "resolved"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"content": "I will not."},
+        {"tool_calls": []},
+        {"tool_calls": [{**SAID["tool_calls"][0], "function": {"name": "bash", "arguments": '{"n": 2, "c": "é"}'}}]},
+        {"tool_calls": [{**SAID["tool_calls"][0], "function": {"name": "sh", "arguments": '{"n": 1, "c": "é"}'}}]},
+        {"tool_calls": SAID["tool_calls"] * 2},
+    ],
+    ids=["other text", "no call", "other value", "other tool", "two calls"],
+)
+def test_a_turn_that_means_something_else_has_no_parent(change: dict[str, Any]) -> None:
+    """An id alone decides nothing where the arguments parse."""
+    parent = resolve(TASK, {**SAID, **change}, RESULT, candidates=(answered(TASK),))
+
+    assert (parent.outcome, parent.reason) == ("unresolved", "no_match")
+
+
+def test_another_history_is_another_thread() -> None:
+    """The same reply behind another system text is not the parent."""
+    other = {**SYSTEM, "content": "You extract memories."}
+
+    assert resolve(other, TASK, SAID, RESULT, candidates=(answered(SYSTEM, TASK),)).outcome == "unresolved"
+
+
+def test_replies_that_differ_in_tokens_only_are_ambiguous() -> None:
+    """Never a guess."""
+    two = (answered(TASK, name="call-1"), answered(TASK, name="call-2"))
+
+    assert resolve(TASK, SAID, RESULT, candidates=two) == Parent("unresolved", "ambiguous")
+
+
+def test_replies_equal_in_every_token_are_one() -> None:
+    """The delivered one stands for both."""
+    first = answered(TASK, name="call-1", tokens_hash="same", is_delivered=False)
+    second = answered(TASK, name="call-2", tokens_hash="same")
+
+    assert resolve(TASK, SAID, RESULT, candidates=(first, second)) == Parent(
+        "resolved", "same_tokens", CallId("call-2")
+    )
+
+
+def test_reasoning_breaks_a_tie() -> None:
+    """Where the client kept it, trimmed or renamed."""
+    other = {**SAID, "reasoning_content": "Use the tool."}
+    two = (answered(TASK, name="call-1"), answered(TASK, name="call-2", said=other))
+    echo = {key: value for key, value in SAID.items() if key != "reasoning_content"} | {"reasoning": "Use the tool."}
+
+    assert resolve(TASK, echo, RESULT, candidates=two).call_id == "call-2"
+
+
+def test_call_ids_tell_identical_sub_agents_apart() -> None:
+    """Two children that said the same each get their own turn."""
+    other = {**SAID, "tool_calls": [{**SAID["tool_calls"][0], "id": "call_b"}]}
+    two = (answered(TASK, name="call-1"), answered(TASK, name="call-2", said=other))
+    parent = resolve(TASK, other, {**RESULT, "tool_call_id": "call_b"}, candidates=two)
+
+    assert parent.call_id == "call-2"
+
+
+def test_the_torso_of_a_broken_reply_may_stand_before_the_retry() -> None:
+    """One client keeps the part that had come, without text or calls, in front of the turn that came after it."""
+    torso = {"role": "assistant", "content": "", "reasoning_content": "Need a"}
+
+    assert resolve(TASK, torso, SAID, RESULT, candidates=(answered(TASK),)).outcome == "resolved"
+
+
+def test_assistant_turns_that_nobody_here_said_are_foreign() -> None:
+    """Worked examples on a first request make it a root; in a known conversation they are a riddle."""
+    assert resolve(TASK, make.assistant("Ok."), make.user(), known=False) == Parent("root", "foreign_history")
+    assert resolve(TASK, make.assistant("Ok."), make.user()) == Parent("unresolved", "no_match")
+
+
+def test_a_first_turn_is_a_root() -> None:
+    """Nothing was said yet."""
+    assert resolve(SYSTEM, TASK, known=False) == Parent("root", "first_turn")
+    assert echoes(make.ask(SYSTEM, TASK)) == ()
+
+
+@pytest.mark.parametrize(
+    ("parent", "supplies", "eligible", "reason"),
+    [
+        (Parent("resolved", "one_match", CallId("call-1")), True, True, "supply_not_built"),
+        (Parent("resolved", "one_match", CallId("call-1")), False, False, "off_in_profile"),
+        (Parent("unresolved", "ambiguous"), True, False, "ambiguous"),
+        (Parent("root", "first_turn"), True, False, "first_turn"),
+    ],
+)
+def test_no_prefix_is_said_to_be_supplied(parent: Parent, supplies: bool, eligible: bool, reason: str) -> None:  # noqa: FBT001
+    """Eligible or not, the reason is told."""
+    prefix = supply_prefix(parent, Profile("train", prefix_supply=supplies))
+
+    assert (prefix.eligible, prefix.requested, prefix.supplied, prefix.reason) == (eligible, False, False, reason)

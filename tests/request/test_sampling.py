@@ -9,7 +9,7 @@ from proxy.engine.dialect import Dialect
 from proxy.engine.pool import DIALECTS
 from proxy.errors import BadAsk, PinViolated
 from proxy.model import PINNED_FIELDS, Profile, Sampling
-from proxy.request.sampling import KNOWN_FIELDS, PinRules, asked_max_tokens, forces_tools, pin_sampling
+from proxy.request.sampling import KNOWN_FIELDS, PinRules, Room, asked_max_tokens, forces_tools, pin_sampling
 from tests import make
 from tests.request.forbidden import FORBIDDEN
 
@@ -60,7 +60,7 @@ NEUTRAL_SHAPES: list[Json] = [
 ]
 
 
-def pin(room: int | None = None, profile: Profile = TRAIN, rules: PinRules = RULES, **body: Any) -> Sampling:
+def pin(room: Room = Room(), profile: Profile = TRAIN, rules: PinRules = RULES, **body: Any) -> Sampling:  # noqa: B008
     return pin_sampling({"messages": [make.user()], **body}, profile, rules, room)
 
 
@@ -141,10 +141,19 @@ def test_length_is_the_least_of_asked_cap_and_room(
     asked: Json, cap: int | None, room: int | None, limit: int | None
 ) -> None:
     """Caps and clamps; without any limit the engine uses the rest of the context."""
-    pinned = pin(room, replace(TRAIN, max_tokens_cap=cap), **asked)
+    pinned = pin(Room(context=room), replace(TRAIN, max_tokens_cap=cap), **asked)
 
     assert pinned.max_tokens == limit
     assert pinned.asked == {name: value for name, value in asked.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("asked", "budget", "limit"),
+    [({}, 7, 7), ({"max_tokens": 5}, 7, 5), ({"max_tokens": 9}, 7, 7), ({"max_tokens": 9}, 0, 0)],
+)
+def test_a_rollouts_budget_bounds_a_reply(asked: Json, budget: int, limit: int) -> None:
+    """Nothing is left at 0: the reply ends before its first token."""
+    assert pin(Room(budget=budget), **asked).max_tokens == limit
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])

@@ -98,7 +98,7 @@ create table deliveries (
 
 create index deliveries_of_call on deliveries (call_id, number);
 create index deliveries_by_id on deliveries (delivery_id);
-create index deliveries_that_last on deliveries (number) where outcome is null;
+create index deliveries_that_last on deliveries (delivery_id) where outcome is null;
 
 create table group_flags (
     run text not null,
