@@ -6,7 +6,7 @@ ENGINES_HOME ?= $(HOME)/.cache/rollpin/engines
 export ENGINES_HOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-engines test-harnesses test-ui test-long lock engines clean
+.PHONY: help setup demo check format test test-engines test-long engines lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -25,6 +25,9 @@ endif
 
 setup: .venv/.stamp ## install the locked dependencies and the project into .venv
 
+demo: setup ## the main job on a simulated engine, shown; then both stay up for your own harness
+	$(BIN)/rollpin demo $(DEMO)
+
 check: setup ## format, lint, types and import direction, in seconds
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -38,6 +41,9 @@ format: setup ## rewrite the code as `make check` wants it
 test: setup ## every test that needs no GPU and no engine
 	$(BIN)/pytest
 
+test-long: setup ## tests that take longer than CI has
+	$(BIN)/pytest -o 'addopts=-ra --ignore=tests/live -m long'
+
 engines: setup ## install real vLLM and SGLang with small models into $(ENGINES_HOME), once
 	$(BIN)/python -m tests.live.engines install all
 	$(BIN)/python -m tests.live.engines models
@@ -47,6 +53,8 @@ test-engines: engines ## the live suite on real vLLM and real SGLang, one at a t
 
 lock: ## compile requirements.lock anew (needs uv)
 	uv pip compile -q --generate-hashes --extra dev pyproject.toml -o requirements.lock
+	uv pip compile -q --universal --generate-hashes -c requirements.lock pyproject.toml -o deploy/requirements.lock
+	uv pip compile -q --universal --generate-hashes -c requirements.lock deploy/build.in -o deploy/build.lock
 
 clean: ## remove what the other commands made in the checkout
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

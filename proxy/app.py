@@ -30,6 +30,7 @@ RENEWALS_PER_LEASE = 4
 # Exit status of a start that the settings, the store or an engine forbid.
 CANNOT_START = 2
 BACKLOG = 2048
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLIENT_CLOSED_REQUEST = 499
 
 log = structlog.get_logger()
@@ -91,12 +92,15 @@ class Planes:
 
 @contextlib.asynccontextmanager
 async def running_parts(wiring: Wiring) -> AsyncIterator[None]:
-    """The work beside the requests, and an orderly end: every call in flight is recorded before the store closes."""
-    tasks = [
-        asyncio.create_task(wiring.pool.watch(), name="watch engines"),
-        asyncio.create_task(_keep_leases(wiring), name="keep leases"),
-    ]
+    """A first look at the engines, the work beside the requests, and an orderly end.
+
+    Every call in flight is recorded before the store closes.
+    """
+    tasks: list[asyncio.Task[None]] = []
     try:
+        await wiring.pool.look()
+        tasks.append(asyncio.create_task(wiring.pool.watch(), name="watch engines"))
+        tasks.append(asyncio.create_task(_keep_leases(wiring), name="keep leases"))
         yield
     finally:
         timeouts = wiring.settings.timeouts
@@ -137,7 +141,20 @@ def serve(settings: Settings) -> int:
     """Run a proxy until SIGTERM or Ctrl-C; the exit status."""
     start_log(settings.log_format, settings.log_level, secrets=settings.secrets())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run_proxy(settings, stop_on_signals))
+        return runner.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> int:
+    """Until the sockets listen, a signal ends the start itself: engines may take long to answer."""
+    starting, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert starting is not None  # noqa: S101  a coroutine that runs has a task
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, starting.cancel)
+    try:
+        return await run_proxy(settings, stop_on_signals)
+    except asyncio.CancelledError:
+        log.info("stopped before it had started")
+        return 0
 
 
 async def run_proxy(settings: Settings, ready: Callable[[uvicorn.Server, Wiring], None]) -> int:
@@ -237,5 +254,5 @@ def stop_on_signals(server: uvicorn.Server, wiring: Wiring) -> None:
         if not draining:
             draining.append(loop.create_task(wiring.turns.drain(timeouts.drain_s, timeouts.commit_wait_s)))
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop)

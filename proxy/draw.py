@@ -83,7 +83,7 @@ def reservation(decision: Decision, rules: tuple[SeedRule, ...], wiring: Wiring)
         context=ask.conversation.context,
         history=ask.conversation.history[-1],
         draws=tuple(Draw(CallId(clock.new_id("ca")), choice, rule.mint) for choice, rule in enumerate(rules)),
-        repeat=repeat_mark(decision),
+        repeat=repeat_mark(decision, wiring),
         delivery_id=clock.new_id("de"),
         api=ask.api,
         stream=ask.stream,
@@ -95,13 +95,16 @@ def reservation(decision: Decision, rules: tuple[SeedRule, ...], wiring: Wiring)
     )
 
 
-def repeat_mark(decision: Decision) -> RepeatMark:
+def repeat_mark(decision: Decision, wiring: Wiring) -> RepeatMark:
     """Requests with one hash are identical: the same lane asks the same thing to be drawn in the same way."""
     ask, sampling = decision.ask, decision.sampling
     lane = {name: value for name, value in ask.identity.lane_signals.items() if name != NO_LANE_SIGNAL}
     # What the context or a budget leaves is no part of what is asked: it shrinks between a call and its retry.
     length = sampling.length | {"max_tokens": [asked_max_tokens(ask.body), decision.profile.max_tokens_cap]}
-    drawn_by = [dict(sampling.effective), length, sampling.shaping, sampling.asked.get("seed")]
+    # A client's seed counts only where it decides something; one that is overridden may change between tries.
+    client_seed = None if wiring.settings.client_seed == "override" else sampling.asked.get("seed")
+    parallel = ask.body.get("parallel_tool_calls")
+    drawn_by = [dict(sampling.effective), length, sampling.shaping, parallel, client_seed]
     shown = [ask.wants_logprobs, ask.top_logprobs]
     return RepeatMark(
         ask_hash=digest([ASK_MARK, lane, ask.conversation.context, drawn_by, ask.choices, shown]),

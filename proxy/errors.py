@@ -14,7 +14,8 @@ ProxyError                     status  code
 ├── LimitReached               429     rollout_limit
 ├── EngineFault                4xx-5xx engine_… (kind of the failure that is recorded with the call)
 ├── EngineUnready              503     engine_unready
-└── StoreDown                  503     store_unavailable
+├── ProfileRefused             503     profile_refused
+└── StoreDown                  503     store_unavailable (StoreInUse and StoreUnreadable at the start: record/faults.py)
 
 A failed exchange with an engine is not an exception at the edge: it is recorded as a Failure and told to the client
 from that record.
@@ -107,7 +108,7 @@ class RolloutClosed(ProxyError):
 
 
 class BodyTooLarge(ProxyError):
-    """The request body is over max_body_bytes."""
+    """The request body is over limits.body_bytes."""
 
     status = 413
     code = "body_too_large"
@@ -149,8 +150,10 @@ class EngineFault(ProxyError):
         param: str | None = None,
         may_retry: bool = True,
         retry_after_s: int | None = None,
+        engine_status: int | None = None,
     ) -> None:
         super().__init__(message, code=code, param=param)
+        self.engine_status = engine_status
         self.status = status
         self.retry_after_s = retry_after_s
         self._may_retry = may_retry
@@ -168,6 +171,17 @@ class EngineUnready(ProxyError):
     status = 503
     code = "engine_unready"
     retry_after_s = 2
+
+
+class ProfileRefused(ProxyError):
+    """No engine can honour the rollout's profile; only its owner can mend that."""
+
+    status = 503
+    code = "profile_refused"
+
+    @property
+    def may_retry(self) -> bool:
+        return False
 
 
 class StoreDown(ProxyError):

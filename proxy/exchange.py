@@ -76,6 +76,7 @@ def failure_of(fault: EngineFault, partial: Completion) -> Failure:
         status=fault.status,
         message=fault.message,
         param=fault.param,
+        engine_status=fault.engine_status,
         may_retry=fault.may_retry,
         retry_after_s=fault.retry_after_s,
         partial=partial,

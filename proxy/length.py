@@ -3,8 +3,9 @@
 import json
 
 from proxy.engine.pool import DIALECTS
-from proxy.errors import BadAsk
+from proxy.errors import BadAsk, EngineFault
 from proxy.model import Ask, EngineRef, Profile
+from proxy.request.conversation import TEMPLATE_FIELDS
 from proxy.request.sampling import Room, asked_max_tokens
 from proxy.wiring import Wiring
 
@@ -27,7 +28,12 @@ async def measure_context(ask: Ask, profile: Profile, engine: EngineRef, wiring:
     if not limits or context is None or min(limits) + most_prompt_tokens(ask) <= context:
         return None
     request = DIALECTS[engine.facts.kind].measure(ask, engine, ask.body.get("tools") or [])
-    answer = await wiring.upstream.question(engine.url, request.path, request.body, api_key=engine.api_key)
+    try:
+        answer = await wiring.upstream.question(engine.url, request.path, request.body, api_key=engine.api_key)
+    except EngineFault as fault:
+        # The call itself will meet the same fault, and be recorded with it.
+        wiring.pool.suspect(engine.name, fault.message)
+        return None
     count = answer.body.get("count") if answer.status == 200 and isinstance(answer.body, dict) else None
     if not isinstance(count, int):
         return None
@@ -52,4 +58,5 @@ async def measure_budget(ask: Ask, wiring: Wiring) -> int | None:
 
 def most_prompt_tokens(ask: Ask) -> int:
     """A bound: no tokenizer makes more tokens than there are bytes."""
-    return len(json.dumps([ask.messages, ask.body.get("tools")])) + TEMPLATE_ALLOWANCE
+    shown = {name: ask.body.get(name) for name in ("tools", *TEMPLATE_FIELDS)}
+    return len(json.dumps([ask.messages, shown])) + TEMPLATE_ALLOWANCE

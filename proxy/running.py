@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from proxy.errors import Busy, ProxyError
 from proxy.model import CallId, Completion, JsonObject, Plan, RolloutId, Tokens
 
-Verdict: TypeAlias = tuple[Completion, ...] | ProxyError
+Ending: TypeAlias = tuple[Completion, ...] | ProxyError
 """A completion for each choice, or why there are none."""
 
 
@@ -38,14 +38,14 @@ class Head:
 
 
 class Running:
-    """The reply to one request: events of all its choices as they come, then a verdict. Any number of readers."""
+    """The reply to one request: events of all its choices as they come, then an ending. Any number of readers."""
 
     def __init__(self, head: Head, *, call_s: float = 0, orphan_grace_s: float = 0) -> None:
         self.head = head
         self._grace_s = orphan_grace_s
         self._events: list[ChoiceEvent] = []
         self._held: list[ChoiceEvent] = []
-        self._verdict: Verdict | None = None
+        self._ending: Ending | None = None
         self._changed = asyncio.Event()
         self._readers = 0
         self._latest = asyncio.get_running_loop().time() + call_s
@@ -99,7 +99,7 @@ class Running:
 
     async def read_on(self, position: int, patience_s: float | None) -> tuple[ChoiceEvent, ...] | None:
         """The events from `position` on, waiting for one; empty at the end, None where patience ran out first."""
-        while position >= len(self._events) and self._verdict is None:
+        while position >= len(self._events) and self._ending is None:
             try:
                 await asyncio.wait_for(self._changed.wait(), patience_s)
             except TimeoutError:
@@ -107,19 +107,19 @@ class Running:
         return tuple(self._events[position:])
 
     async def settled_within(self, patience_s: float | None) -> bool:
-        """Whether the verdict came before patience ran out."""
+        """Whether the ending came before patience ran out."""
         try:
             async with asyncio.timeout(patience_s):
-                await self.verdict()
+                await self.ending()
         except TimeoutError:
             return False
         return True
 
-    async def verdict(self) -> Verdict:
+    async def ending(self) -> Ending:
         """How it ended."""
-        while self._verdict is None:
+        while self._ending is None:
             await self._changed.wait()
-        return self._verdict
+        return self._ending
 
     @contextmanager
     def reader(self) -> Iterator[None]:
@@ -145,8 +145,8 @@ class Running:
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(self._until)
 
-    def _settle(self, verdict: Verdict) -> None:
-        self._verdict = verdict
+    def _settle(self, ending: Ending) -> None:
+        self._ending = ending
         self._wake()
 
     def _wake(self) -> None:

@@ -187,7 +187,7 @@ def show_end(running: Running, outcomes: Sequence[Outcome]) -> None:
     failure = first_failure(outcomes)
     if failure is None:
         running.end(tuple(outcome for outcome in outcomes if isinstance(outcome, Completion)))
-    elif failure is BUDGET_SPENT:
+    elif failure.kind == BUDGET_SPENT.kind:
         running.end_empty("length")
     else:
         running.fail(

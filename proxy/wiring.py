@@ -44,7 +44,7 @@ class Wiring:
 
 
 async def wire(settings: Settings) -> Wiring:
-    """Open the store and look at the engines once.
+    """Open the store and put the parts together; no engine is asked yet.
 
     Raises ValueError and OSError for what the settings got wrong, StoreInUse for a store that is taken.
     """
@@ -65,7 +65,6 @@ async def wire(settings: Settings) -> Wiring:
         reply_bytes=limits.reply_bytes,
     )
     pool = Pool(settings.engines, upstream, require_replayable=settings.require_replayable)
-    await pool.look()
     return Wiring(
         settings=settings,
         keys=keys,

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import functools
 import io
 import json
 import os
@@ -248,9 +249,10 @@ def chosen_kinds(call: ast.Call) -> list[str]:
     return ["context_length_exceeded", "engine_refused"] if ast.unparse(call.args[0]) == "code" else []
 
 
-def calls_in_sources() -> Iterator[ast.Call]:
-    for path in SOURCES:
-        yield from (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+@functools.cache
+def calls_in_sources() -> tuple[ast.Call, ...]:
+    trees = (ast.parse(path.read_text()) for path in SOURCES)
+    return tuple(node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
 def name_of(call: ast.Call) -> str:

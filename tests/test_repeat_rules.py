@@ -193,7 +193,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 # --- both, side by side -----------------------------------------------------------------------------------------
 
-KINDS = st.tuples(st.sampled_from(["main", "main", "sub"]), st.sampled_from("aab"), st.sampled_from([1, 1, 3]))
+# Mostly identical requests, so that there is something to tell apart.
+KINDS = st.sampled_from([*[("main", "a", 1)] * 6, *[("main", "a", 2)] * 2, ("sub", "a", 1), ("main", "b", 1)])
 KEYS = st.sampled_from([None, None, None, "k", "l"])
 PICKS = st.integers(0, 7)
 
@@ -234,7 +235,7 @@ class Machine(RuleBasedStateMachine):
             meant.readings.append(Reading(asked, meant, reason))
 
     @precondition(lambda self: self.rules.of("reserved"))
-    @rule(pick=PICKS, choice=PICKS, began=st.booleans())
+    @rule(pick=PICKS, choice=PICKS, began=st.sampled_from([True, True, False]))
     def engine_fails(self, pick: int, choice: int, *, began: bool) -> None:
         """Before or after the first token of one choice; its siblings are cut."""
         request = chosen(self.rules.of("reserved"), pick)

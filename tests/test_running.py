@@ -64,7 +64,7 @@ async def test_held_events_come_with_the_end_and_never_before() -> None:
     assert await reply.read_on(1, 0.01) is None
     reply.end(DONE)
     assert await all_of(reply) == [1, 2]
-    assert await reply.verdict() == DONE
+    assert await reply.ending() == DONE
 
 
 async def test_held_events_are_lost_with_a_failure() -> None:

@@ -11,6 +11,7 @@ from tests.api.harness import Gate, Leaver, Reader, asked, deliveries, error_of,
 from tests.fakes import FakeEngine, Fault, Say
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 
+Shared = tuple[ServedProxy, FakeEngine]
 WORDS = Say("one two three")
 KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])
 AS_STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -29,6 +30,25 @@ def start(tmp_path: Path) -> Iterator[Any]:
         yield start_one
 
 
+@pytest.fixture(scope="module")
+def everybodys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    """One proxy with default settings and its engine."""
+    with FakeEngine("vllm") as engine, served(settings_for(tmp_path_factory.mktemp("turn"), engine.url)) as proxy:
+        yield proxy, engine
+
+
+@pytest.fixture
+def shared(everybodys: Shared) -> Iterator[Shared]:
+    """The same as at its start: nothing asked, nothing scripted, no gate before the store."""
+    proxy, engine = everybodys
+    engine.requests.clear()
+    engine.always(WORDS)
+    store = proxy.wiring.store
+    yield proxy, engine
+    proxy.wiring.store = store
+    engine._engine._queue.clear()
+
+
 @KINDS
 def test_a_stream_shows_its_end_only_once_it_is_on_record(start: Any, kind: str) -> None:
     """H1: all tokens come at once, the finish reason waits for the commit."""
@@ -44,9 +64,9 @@ def test_a_stream_shows_its_end_only_once_it_is_on_record(start: Any, kind: str)
     assert finish_of(reader.chunks) == "stop"
 
 
-def test_a_whole_reply_waits_for_its_record(start: Any) -> None:
+def test_a_whole_reply_waits_for_its_record(shared: Shared) -> None:
     """Not a byte before."""
-    proxy, _ = start()
+    proxy, _ = shared
     client, gate = proxy.rollout(), Gate(proxy)
     with pytest.raises(Exception, match="timed out"):
         client.http.post("/chat/completions", json=asked(), timeout=0.3)
@@ -56,9 +76,9 @@ def test_a_whole_reply_waits_for_its_record(start: Any) -> None:
 
 
 @AS_STREAM
-def test_a_record_is_tried_again_until_the_store_is_back(start: Any, *, stream: bool) -> None:
+def test_a_record_is_tried_again_until_the_store_is_back(shared: Shared, *, stream: bool) -> None:
     """The client notices a pause and nothing else; the record is made once."""
-    proxy, _ = start()
+    proxy, _ = shared
     client, gate = proxy.rollout(), Gate(proxy)
     gate.refuses_records = True
     reader = Reader(client, stream=stream)
@@ -86,9 +106,9 @@ def test_a_record_that_cannot_be_made_takes_the_end_away(start: Any, *, stream: 
 
 
 @AS_STREAM
-def test_while_the_store_is_down_no_engine_is_asked(start: Any, *, stream: bool) -> None:
+def test_while_the_store_is_down_no_engine_is_asked(shared: Shared, *, stream: bool) -> None:
     """503 with Retry-After, and served again once it is back."""
-    proxy, engine = start()
+    proxy, engine = shared
     client, gate = proxy.rollout(), Gate(proxy)
     gate.refuses_records = gate.refuses_reservations = True
     refused = client.post(asked(stream=stream))
@@ -101,9 +121,9 @@ def test_while_the_store_is_down_no_engine_is_asked(start: Any, *, stream: bool)
     assert client.post(asked(stream=stream)).status_code == 200
 
 
-def test_a_reply_to_a_rollout_that_was_closed_meanwhile_is_late(start: Any) -> None:
+def test_a_reply_to_a_rollout_that_was_closed_meanwhile_is_late(shared: Shared) -> None:
     """C8: counted, never added, and the client is told 410."""
-    proxy, _ = start()
+    proxy, _ = shared
     client, gate = proxy.rollout(), Gate(proxy)
     reader = Reader(client)
     until(lambda: gate.waiting)
@@ -161,6 +181,121 @@ def test_no_lock_is_held_during_a_generation(start: Any) -> None:
     leaver.leave()
 
 
+# --- signs of life ---
+
+
+def test_a_silent_stream_gets_signs_of_life(start: Any) -> None:
+    """H3: comments that SSE clients skip, before the first event and between two."""
+    proxy, engine = start(timeouts={"heartbeat_after_s": 0.05})
+    engine.script(Fault.stall(2, 0.3, WORDS))
+    reader = Reader(proxy.rollout()).ended()
+    comments = [line for line in reader.lines if line.startswith(":")]
+
+    assert len(comments) >= 2
+    assert (reader.text, reader.is_done) == (WORDS.text, True)
+
+
+def test_a_sign_of_life_commits_the_status(start: Any) -> None:
+    """What fails after it is told by an event."""
+    proxy, engine = start(timeouts={"heartbeat_after_s": 0.05, "silence_s": 0.3})
+    engine.script(Fault.stall_before_headers(20))
+    reader = Reader(proxy.rollout()).ended()
+
+    assert (reader.status, reader.is_done) == (200, False)
+    assert reader.error is not None
+    assert reader.error["code"] == "engine_stalled"
+
+
+def test_a_whole_reply_gets_none_unless_a_setting_says_so(start: Any) -> None:
+    """It could no longer fail with a status of its own."""
+    proxy, engine = start(timeouts={"heartbeat_after_s": 0.05})
+    engine.script(Fault.stall_before_headers(0.3), Fault.status(500))
+    client = proxy.rollout()
+
+    assert client.chat("one").content[:1] == b"{"
+    assert client.chat("two").status_code == 502
+
+
+def test_where_the_setting_says_so_blanks_come_before_the_body(start: Any) -> None:
+    """JSON parsers skip them."""
+    proxy, engine = start(timeouts={"heartbeat_after_s": 0.05}, heartbeat_unstreamed=True)
+    engine.script(Fault.stall_before_headers(0.3, WORDS))
+    answer = proxy.rollout().chat()
+
+    assert answer.content[:2] == b"  "
+    assert answer.json()["choices"][0]["message"]["content"] == WORDS.text
+
+
+# --- repeats ---
+
+
+@AS_STREAM
+@pytest.mark.parametrize("first_stream", [False, True], ids=["first whole", "first streamed"])
+def test_an_idempotency_key_gets_the_recorded_reply(shared: Shared, *, stream: bool, first_stream: bool) -> None:
+    """C2: drawn once, delivered twice, in whatever form."""
+    proxy, engine = shared
+    client, headers = proxy.rollout(), {"idempotency-key": "k1"}
+    first = client.http.post("/chat/completions", json=asked(stream=first_stream), headers=headers)
+    again = client.http.post("/chat/completions", json=asked(stream=stream), headers=headers)
+
+    assert again.headers["x-rollpin-call-id"] == first.headers["x-rollpin-call-id"]
+    assert len(engine.requests) == 1
+    assert until(lambda: [d["outcome"] for d in client.call()["deliveries"]] == ["delivered"] * 2)
+
+
+def test_a_repeat_after_a_failure_draws_with_the_same_seed(shared: Shared) -> None:
+    """The draw is the conversation's, not the attempt's; the failure stays on record."""
+    proxy, engine = shared
+    client = proxy.rollout()
+    engine.script(Fault.status(500))
+    answers = [client.chat().status_code for _ in range(2)]
+    seeds = {received.body["seed"] for received in engine.requests}
+
+    assert (answers, len(engine.requests), len(seeds)) == ([502, 200], 2, 1)
+    assert (client.call()["state"], len(client.call()["earlier_failures"])) == ("done", 1)
+
+
+def test_a_marked_retry_gets_the_one_reply_that_it_can_mean(shared: Shared) -> None:
+    """`x-stainless-retry-count`, which every OpenAI SDK sends."""
+    proxy, engine = shared
+    client = proxy.rollout()
+    answers = [
+        client.http.post("/chat/completions", json=asked(), headers={"x-stainless-retry-count": count})
+        for count in ("0", "1")
+    ]
+
+    assert len({answer.headers["x-rollpin-call-id"] for answer in answers}) == 1
+    assert answers[0].json()["choices"] == answers[1].json()["choices"]
+    assert len(engine.requests) == 1
+
+
+def test_who_comes_back_after_leaving_joins_the_running_reply(shared: Shared) -> None:
+    """Nothing is drawn twice because a client was impatient."""
+    proxy, engine = shared
+    client, gate = proxy.rollout(), Gate(proxy)
+    leaver = Leaver(client, stream=True)
+    until(lambda: gate.waiting)
+    leaver.leave()
+    until(lambda: proxy.calls(client.rollout_id)[0]["deliveries"][0]["outcome"] == "client_gone")
+    reader = Reader(client)
+    until(lambda: reader.text == WORDS.text)
+    gate.open()
+
+    assert reader.ended().is_done
+    assert len(engine.requests) == 1
+    assert client.call()["state"] == "done"
+
+
+def test_requests_that_differ_are_never_taken_for_a_repeat(shared: Shared) -> None:
+    """Other words, other tools, other lengths: other calls, though marked as retries."""
+    client = shared[0].rollout()
+    bodies = [asked(), asked("other"), asked(max_tokens=50), asked(stop="x"), asked(n=2), asked(logprobs=True)]
+    for body in bodies:
+        client.http.post("/chat/completions", json=body, headers={"x-stainless-retry-count": "1"})
+
+    assert len({call["request_id"] for call in client.calls()}) == len(bodies)
+
+
 # --- n choices ---
 
 
@@ -198,9 +333,9 @@ def _choices(client: RolloutClient, *, stream: bool, n: int) -> tuple[list[str],
 
 
 @AS_STREAM
-def test_if_one_choice_fails_all_fail(start: Any, *, stream: bool) -> None:
+def test_if_one_choice_fails_all_fail(shared: Shared, *, stream: bool) -> None:
     """Half a set is no answer: one is told, the others are cut and kept as its siblings."""
-    proxy, engine = start()
+    proxy, engine = shared
     client = proxy.rollout()
     engine.script(Fault.slow(0.2, WORDS), Fault.cut(3, WORDS), Fault.slow(0.2, WORDS))
     answer = client.post(asked(stream=stream, n=3))

@@ -93,14 +93,14 @@ class DeliveryResponse(Response):
             position += len(events)
 
     async def _send_end(self, send: Send, sent: Sent) -> None:
-        verdict = await self._running.verdict()
-        if isinstance(verdict, ProxyError) and not sent.has_begun:
-            await self._answer_error(send, verdict, sent)
-        elif isinstance(verdict, ProxyError):
-            await self._close(send, self._view.stream_error(verdict))
+        ending = await self._running.ending()
+        if isinstance(ending, ProxyError) and not sent.has_begun:
+            await self._answer_error(send, ending, sent)
+        elif isinstance(ending, ProxyError):
+            await self._close(send, self._view.stream_error(ending))
             sent.outcome = "error_told"
         else:
-            await self._send_part(send, sent, self._view.stream_end(verdict))
+            await self._send_part(send, sent, self._view.stream_end(ending))
             await self._close(send, b"")
             sent.outcome = "delivered"
 
@@ -111,11 +111,11 @@ class DeliveryResponse(Response):
                 await self._begin(send, 200, {"content-type": "application/json"})
                 sent.has_begun = True
             await send({"type": "http.response.body", "body": BLANK, "more_body": True})
-        verdict = await self._running.verdict()
-        if isinstance(verdict, ProxyError):
-            await self._answer_error(send, verdict, sent)
+        ending = await self._running.ending()
+        if isinstance(ending, ProxyError):
+            await self._answer_error(send, ending, sent)
             return
-        body = self._view.whole(verdict)
+        body = self._view.whole(ending)
         await (self._close(send, body) if sent.has_begun else self._answer(send, 200, body, {}))
         sent.events, sent.outcome = 1, "delivered"
 

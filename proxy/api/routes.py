@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from proxy import clock
-from proxy.api.body import read_json_object
+from proxy.body import read_json_object
 from proxy.api.chat import ChatView, read_ask
 from proxy.api.delivery import DeliveryResponse
 from proxy.errors import NotFound, RolloutClosed

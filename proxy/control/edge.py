@@ -12,13 +12,21 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
+from proxy.body import read_body
 from proxy.canonical import canonical_json
-from proxy.errors import BadAsk, BodyTooLarge, ProxyError, error_headers, openai_error
+from proxy.errors import BadAsk, ProxyError, error_headers, openai_error
 from proxy.model import JsonObject
 from proxy.settings import faults
 from proxy.wiring import Wiring
 
 Asked = TypeVar("Asked", bound=BaseModel)
+
+
+class AsciiJson(JSONResponse):
+    """JSON in ASCII, so that lone surrogates, which a model or a client may have written, survive as escapes."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 
 class ControlRoute(APIRoute):
@@ -47,7 +55,7 @@ Wired = Annotated[Wiring, Depends(wiring_of)]
 
 async def json_object(request: Request, wiring: Wired) -> JsonObject:
     """The body as a JSON object that can be stored and answered as it stands; raises BadAsk or BodyTooLarge."""
-    text = await _body(request, wiring.settings.limits.body_bytes)
+    text = await read_body(request, wiring.settings.limits.body_bytes)
     try:
         value = json.loads(text, parse_constant=_no_constant)
         canonical_json(value).decode()
@@ -83,18 +91,6 @@ def checked(kind: type[Asked], value: JsonObject) -> Asked:
     except ValidationError as error:
         where = error.errors()[0]["loc"]
         raise BadAsk("; ".join(faults(error, "field")), param=str(where[0]) if where else None) from error
-
-
-async def _body(request: Request, limit: int) -> bytes:
-    """The body; one that is too long is taken to its end, so that a client still sending sees our answer."""
-    parts, received = list[bytes](), 0
-    async for part in request.stream():
-        received += len(part)
-        if received <= limit:
-            parts.append(part)
-    if received > limit:
-        raise BodyTooLarge(f"the body has {received} bytes, and {limit} is the limit")
-    return b"".join(parts)
 
 
 def _no_constant(name: str) -> None:

@@ -58,7 +58,9 @@ def run_demo(console: Console, *, port: int | None, stay: bool) -> int:
 
 
 def _engine() -> SimEngine:
-    return SimEngine("sglang", model="rollpin-sim", max_model_len=32768, scenario=load_scenario("calculator"))
+    return SimEngine(
+        "sglang", model="rollpin-sim", max_model_len=32768, scenario=load_scenario("calculator"), keep_requests=1
+    )
 
 
 def _settings(folder: Path, engine: str, port: int) -> Settings:

@@ -5,6 +5,7 @@ prefix cache serves the rollout's later turns.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import math
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from proxy.engine.probe import Probe
 from proxy.engine.sglang import SglangDialect
 from proxy.engine.upstream import Upstream
 from proxy.engine.vllm import VllmDialect
-from proxy.errors import EngineFault, EngineUnready
+from proxy.errors import EngineFault, EngineUnready, ProfileRefused
 from proxy.model import EngineKind, EngineRef, Finding, Profile, RolloutId
 from proxy.settings import EngineSettings
 
@@ -65,24 +66,22 @@ class Pool:
         await asyncio.gather(*(self._look_at(engine) for engine in self.engines))
 
     async def watch(self) -> None:
-        """Look at the engines for as long as the proxy runs; sooner when one is suspected."""
+        """Look at the engines again and again; sooner when one is not well, at once when one is suspected."""
         while True:
-            await self.look()
             wait = WELL_LOOK_S if all(engine.problem is None for engine in self.engines) else UNWELL_LOOK_S
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._look_now.wait(), wait)
-            except TimeoutError:
-                continue
             self._look_now.clear()
+            await self.look()
 
     def choose(self, rollout_id: RolloutId, profile: Profile) -> EngineRef:
-        """The engine of a rollout; raises EngineUnready where none may serve the profile."""
+        """The engine of a rollout; raises EngineUnready, or ProfileRefused where none may serve the profile."""
         well = [(engine, engine.ref) for engine in self.engines if engine.ref and engine.problem is None]
         if not well:
             raise EngineUnready("; ".join(f"{engine.url}: {engine.problem}" for engine in self.engines))
         fitting = [(engine, ref) for engine, ref in well if not self._refusals(profile, ref)]
         if not fitting:
-            raise EngineUnready(self._refusals(profile, well[0][1])[0].line(), code="profile_refused")
+            raise ProfileRefused(self._refusals(profile, well[0][1])[0].line())
         return max(fitting, key=lambda pair: _share(rollout_id, pair[0]))[1]
 
     def suspect(self, name: str, problem: str) -> None:

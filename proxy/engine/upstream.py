@@ -20,6 +20,7 @@ from proxy.model import EngineRef, EngineRequest, JsonObject
 # Both engines' servers close idle connections after 5 s; reusing one at that moment is a spurious failure.
 KEEPALIVE_EXPIRY_S = 2.0
 LONGEST_EXCERPT = 300
+LONGEST_MESSAGE = 2000
 STREAM_END = b"[DONE]"
 
 
@@ -125,22 +126,30 @@ class Upstream:
 
 
 def refused(status: int, body: bytes, retry_after: str | None = None) -> EngineFault:
-    """What an engine's error status means for the caller: 4xx are its own, the rest are the engine's."""
+    """What an engine's error status means for the caller: most 4xx are its own, the rest are the engine's."""
     error = _error_object(_parsed(body))
     if error is None:
         text = body.decode("utf-8", "replace").strip()[:LONGEST_EXCERPT]
-        return EngineFault("engine_error", 502, f"the engine answered {status} without a JSON error: {text!r}")
-    message = str(error.get("message") or error)[:2000]
-    param = error.get("param") if isinstance(error.get("param"), str) else None
-    pause = int(retry_after) if retry_after and retry_after.isdigit() else None
+        message = f"the engine answered {status} without a JSON error: {text!r}"
+        return EngineFault("engine_error", 502, message, engine_status=status)
+    message = str(error.get("message") or error)[:LONGEST_MESSAGE]
     if status in {429, 503}:
-        return EngineFault("engine_busy", status, message, retry_after_s=pause or 1)
+        pause = int(retry_after) if retry_after and retry_after.isdigit() else 1
+        return EngineFault("engine_busy", status, message, retry_after_s=pause, engine_status=status)
     if status in {401, 403}:
-        return EngineFault("engine_error", 502, f"the engine refused the proxy's own credentials: {message}")
+        message = f"the engine refused the proxy's own credentials: {message}"
+        return EngineFault("engine_error", 502, message, engine_status=status)
     if 400 <= status < 500:
-        code = "context_length_exceeded" if _is_overflow(message, param) else "engine_refused"
-        return EngineFault(code, 400 if status == 422 else status, message, param=param, may_retry=False)
-    return EngineFault("engine_error", 502, f"the engine answered {status}: {message}")
+        return _refused_ask(status, message, error.get("param"))
+    return EngineFault("engine_error", 502, f"the engine answered {status}: {message}", engine_status=status)
+
+
+def _refused_ask(status: int, message: str, param: Any) -> EngineFault:
+    """What the client asked cannot be answered; no retry mends it."""
+    named = param if isinstance(param, str) else None
+    code = "context_length_exceeded" if _is_overflow(message, named) else "engine_refused"
+    told = 400 if status == 422 else status
+    return EngineFault(code, told, message, param=named, may_retry=False, engine_status=status)
 
 
 def error_frame(event: JsonObject) -> EngineFault | None:
@@ -149,7 +158,7 @@ def error_frame(event: JsonObject) -> EngineFault | None:
     if error is None or event.get("choices"):
         return None
     return EngineFault(
-        "engine_error", 502, f"the engine failed in mid-reply: {str(error.get('message') or error)[:2000]}"
+        "engine_error", 502, f"the engine failed in mid-reply: {str(error.get('message') or error)[:LONGEST_MESSAGE]}"
     )
 
 

@@ -112,7 +112,7 @@ def _record_one(connection: sqlite3.Connection, memory: TokenMemory, call: Call)
         _count_late(connection, call)
         return False
     if standing is None:
-        raise NotFound(f"call {call.plan.call_id} was never reserved", code="call_not_found")
+        raise NotFound(f"call {call.plan.call_id} was never reserved", code="unknown_call")
     _write_outcome(connection, memory, call)
     return True
 
@@ -139,7 +139,7 @@ def set_call_outcome(connection: sqlite3.Connection, call_id: CallId, outcome: J
 def _open_rollout(connection: sqlite3.Connection, asked: Reservation) -> sqlite3.Row:
     rollout: sqlite3.Row | None = connection.execute(_ROLLOUT, (asked.rollout_id,)).fetchone()
     if rollout is None:
-        raise NotFound(f"no rollout {asked.rollout_id!r}", code="rollout_not_found")
+        raise NotFound(f"no rollout {asked.rollout_id!r}", code="unknown_rollout")
     if rollout["state"] != "open":
         raise RolloutClosed(f"rollout {asked.rollout_id!r} is {rollout['state']}")
     if rollout["expires_at"] is not None and rollout["expires_at"] <= asked.asked_at:

@@ -13,6 +13,9 @@ from proxy.sim.vllm.endpoints import VERSION as VLLM_VERSION
 
 NAMES = {"sglang": f"SGLang {SGLANG_VERSION}", "vllm": f"vLLM {VLLM_VERSION}"}
 
+# How many of the newest requests `/_sim/requests` tells; it may run for days.
+REQUESTS_KEPT = 100
+
 
 @dataclass(frozen=True, slots=True)
 class SimOptions:
@@ -61,6 +64,7 @@ def _engine(options: SimOptions) -> SimEngine:
         port=options.port,
         scenario=load_scenario(options.scenario) if options.scenario else None,
         recurring=Recurring(faults, options.every) if options.every else None,
+        keep_requests=REQUESTS_KEPT,
     )
     if not options.every:
         engine.script(*faults)

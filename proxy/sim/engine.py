@@ -50,9 +50,11 @@ class Recurring:
 
 
 class Engine:
-    """State shared by the server's thread and the test's."""
+    """State shared by the server's thread and its owner's."""
 
-    def __init__(self, kind: Kind, setup: Setup, recurring: Recurring | None = None) -> None:
+    def __init__(
+        self, kind: Kind, setup: Setup, recurring: Recurring | None = None, keep_requests: int | None = None
+    ) -> None:
         self.kind, self.setup = kind, setup
         self.dialect = DIALECTS[kind]()
         self.requests: list[Received] = []
@@ -66,6 +68,7 @@ class Engine:
         self._queue: deque[Item] = deque()
         self._always: Item | None = None
         self._recurring, self._taken = recurring, 0
+        self._keep = keep_requests
 
     @property
     def running(self) -> int:
@@ -135,14 +138,19 @@ class Engine:
         try:
             ask = self.dialect.read(body, headers, self.setup)
         except Refusal as refusal:
-            self.refused.append(received)
+            self._remember(self.refused, received)
             return JSONResponse(refusal.body, refusal.status)
         except EngineDeath:
-            self.requests.append(received)
+            self._remember(self.requests, received)
             self.on_death()
             return Response(status_code=500)
-        self.requests.append(received)
+        self._remember(self.requests, received)
         return Exchange(self, ask, self.next_item())
+
+    def _remember(self, kept: list[Received], received: Received) -> None:
+        kept.append(received)
+        if self._keep is not None:
+            del kept[: -self._keep]
 
     async def _take_script(self, request: Request) -> Response:
         """`[ITEM, ...]` or one item, or `{"always": ITEM}`."""

@@ -1,4 +1,4 @@
-"""What a test can make an engine say, and how it can make it fail."""
+"""What an engine can be made to say, and how it can be made to fail."""
 
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -36,6 +36,7 @@ class SimEngine:
         port: int = 0,
         scenario: Scenario | None = None,
         recurring: Recurring | None = None,
+        keep_requests: int | None = None,
     ) -> None:
         setup = Setup(
             model=model,
@@ -47,7 +48,7 @@ class SimEngine:
             dev_mode=dev_mode,
             scenario=scenario,
         )
-        self._engine = Engine(kind, setup, recurring)
+        self._engine = Engine(kind, setup, recurring, keep_requests)
         self._host, self._port = host, port
         self._server: _Server | None = None
 

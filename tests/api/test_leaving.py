@@ -55,8 +55,7 @@ def test_a_client_that_leaves_in_mid_stream_leaves_its_partial(start: Start, kin
     assert deliveries(client) == ["client_gone"]
 
 
-@KINDS
-@AS_STREAM
+@pytest.mark.parametrize(("kind", "stream"), [("vllm", False), ("sglang", True)])
 def test_within_the_grace_a_reply_is_completed_and_recorded_whole(start: Start, kind: str, *, stream: bool) -> None:
     """The draw is not lost, and the engine was not disturbed."""
     proxy, engine = start(kind, **LONG)

@@ -20,7 +20,6 @@ RAISED: dict[str, tuple[Fault, type[openai.APIStatusError], int]] = {
     "400": (Fault.status(400), openai.BadRequestError, 1),
     "404": (Fault.status(404), openai.NotFoundError, 1),
     "422": (Fault.status(422), openai.BadRequestError, 1),
-    "429": (Fault.refuse(429), openai.RateLimitError, 2),
     "500": (Fault.status(500), openai.InternalServerError, 2),
 }
 
@@ -135,6 +134,16 @@ def test_errors_are_the_sdks_own_and_retried_only_where_it_helps(
     assert len(engine.requests) - before == asked
     assert isinstance(error.value.body, dict)
     assert set(error.value.body) == {"message", "type", "param", "code"}
+
+
+def test_a_busy_engine_is_asked_again_after_its_pause(rollout: RolloutClient, engine: FakeEngine) -> None:
+    """The SDK obeys Retry-After."""
+    engine.script(Fault.refuse(429), Fault.refuse(429))
+    with sdk_of(rollout, max_retries=1) as sdk, pytest.raises(openai.RateLimitError) as error:
+        sdk.chat.completions.create(**ASKED)
+
+    assert error.value.response.headers["retry-after"] == "1"
+    assert error.value.response.request.headers["x-stainless-retry-count"] == "1"
 
 
 def test_a_reply_without_ids_is_asked_for_once(rollout: RolloutClient, engine: FakeEngine) -> None:

@@ -19,7 +19,7 @@ async def completed_call(control: Control, rollout_id: str) -> CallId:
     """A recorded call of this rollout."""
     planned = make.plan(make.ask(of=make.rollout(rollout_id)))
     given = await control.wiring.store.reserve(make.reservation(planned))
-    await control.wiring.store.record(make.call(make.reserved(planned, given)))
+    await control.wiring.store.record([make.call(make.reserved(planned, given))])
     return planned.call_id
 
 

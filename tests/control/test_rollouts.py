@@ -199,7 +199,7 @@ async def test_a_body_over_the_limit_is_a_413(control: Control, told: Told) -> N
     answer = await control.ask("POST", "/rollouts", json={"metadata": {"text": "a" * 1000}})
 
     assert answer.status_code == 413
-    assert "1000 is the limit" in told(answer)
+    assert "over the limit of 1000 bytes" in told(answer)
 
 
 @pytest.mark.parametrize("end", [None, ("POST", "/rollouts/r1/finish"), ("DELETE", "/rollouts/r1")])

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.engine.pool import Pool
 from proxy.engine.upstream import Upstream
-from proxy.errors import EngineUnready
+from proxy.errors import EngineUnready, ProfileRefused
 from proxy.model import Profile, RolloutId
 from proxy.settings import EngineSettings
 from tests import make
@@ -103,7 +103,7 @@ def test_a_profile_that_no_engine_honours_is_refused_with_the_finding() -> None:
     engines = pool(1)
     engines.engines[0].ref = make.engine("engine-0", kind="sglang", deterministic=True)
 
-    with pytest.raises(EngineUnready, match="min_p") as unready:
+    with pytest.raises(ProfileRefused, match="min_p") as unready:
         engines.choose(ROLLOUTS[0], replace(TRAIN, min_p=0.1))
     assert unready.value.code == "profile_refused"
 
@@ -113,7 +113,7 @@ def test_where_replay_is_required_an_engine_without_seeds_gets_no_calls() -> Non
     engines = pool(1, require_replayable=True)
     engines.engines[0].ref = make.engine("engine-0", kind="sglang", deterministic=False)
 
-    with pytest.raises(EngineUnready):
+    with pytest.raises(ProfileRefused, match="seed"):
         engines.choose(ROLLOUTS[0], TRAIN)
 
 

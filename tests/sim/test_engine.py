@@ -131,6 +131,15 @@ def test_half_a_character_in_a_prompt_is_answered(start: Start) -> None:
     assert answer.status_code == 200
 
 
+def test_only_the_newest_requests_are_kept_where_that_is_wished(start: Start) -> None:
+    """An engine that runs for days must not fill the memory."""
+    engine = start("vllm", keep_requests=2)
+    for seed in range(4):
+        post(engine, seed=seed)
+
+    assert [received.body["seed"] for received in engine.requests] == [2, 3]
+
+
 # --- faults ---
 
 

@@ -1,0 +1,112 @@
+"""Random rollouts: everything that harnesses and engines do to a tree of calls, with ids that often agree by chance."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from proxy.model import JsonObject, Rollout
+from proxy.trajectory.rules import SideRule, TrajectoryRules
+from tests import make
+from tests.trajectory.tape import Tape, choice, failed, ids_of, resolved, title_call, undelivered, without_ids
+
+ids = st.lists(st.integers(0, 2), max_size=3)
+prompts = st.lists(st.integers(0, 2), min_size=1, max_size=4)
+
+LANES: list[JsonObject] = [
+    {},
+    {},
+    {"thread-id": "main"},
+    {"thread-id": "sub", "x-codex-parent-thread-id": "main"},
+    {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a1"},
+]
+FATES: list[JsonObject] = [
+    {},
+    {},
+    {},
+    {},
+    failed(),
+    failed("proxy_died"),
+    {"state": "late"},
+    {"state": "reserved", "parent": None, "messages": None, "request": None, "lane_signals": None, **without_ids()},
+    without_ids(),
+    {"deliveries": undelivered()},
+]
+ASKING: list[JsonObject] = [
+    {},
+    {},
+    {"has_tools": False, "request": {}},
+    {"has_tools": False, "request": {}, "requested_model": "small"},
+    {"requested_model": None},
+    title_call(),
+]
+
+
+@st.composite
+def fields(draw: Any) -> JsonObject:
+    """What else is true of a call."""
+    found = {**draw(st.sampled_from(ASKING)), **draw(st.sampled_from(FATES))}
+    if "lane_signals" not in found:
+        found["lane_signals"] = draw(st.sampled_from(LANES))
+    if draw(st.integers(0, 4)) == 0:
+        found["sampling"] = {"constrained": ["tool_choice"]}
+    if draw(st.integers(0, 3)) == 0:
+        found["context"] = draw(st.sampled_from(["one", "other"]))
+    return found
+
+
+@st.composite
+def tapes(draw: Any, most: int = 12) -> list[JsonObject]:
+    """The calls of a random rollout."""
+    tape = Tape()
+    for _ in range(draw(st.integers(0, most))):
+        add_call(draw, tape)
+    return tape.calls
+
+
+def add_call(draw: Any, tape: Tape) -> None:
+    """One more request, of one choice or of several."""
+    said, more = draw(ids), draw(fields())
+    known = [call for call in tape.calls if call["prompt_token_ids"] is not None]
+    earlier = draw(st.sampled_from(known)) if known else None
+    match draw(st.sampled_from(["root", "child", "child", "child", "broken", "cut", "lost", "lost_child"])):
+        case "child" if earlier:
+            made = _like(tape, earlier, [*ids_of(earlier), *draw(ids)], said, more)
+        case "broken" if earlier:
+            made = _like(tape, earlier, draw(prompts), said, more)
+        case "cut" if earlier:
+            whole = ids_of(earlier)
+            made = _like(tape, earlier, [*whole[: draw(st.integers(1, len(whole)))], *draw(ids)], said, more)
+        case "lost_child" if earlier:
+            made = tape.lost([*ids_of(earlier), *draw(ids)], said, **more)
+        case "lost":
+            made = tape.lost(draw(prompts), said, **more)
+        case _:
+            made = tape.root(draw(prompts), said, **more)
+    if made["state"] == "done" and made["prompt_token_ids"] and draw(st.integers(0, 5)) == 0:
+        _add_choices(draw, tape, made)
+
+
+def _like(tape: Tape, earlier: JsonObject, prompt: list[int], said: list[int], more: JsonObject) -> JsonObject:
+    """A child that mostly keeps its parent's lane."""
+    signals = more["lane_signals"] or earlier["lane_signals"]
+    parent = more.get("parent", resolved(earlier))
+    return tape.call(prompt, said, **{**more, "lane_signals": signals, "parent": parent})
+
+
+def _add_choices(draw: Any, tape: Tape, first: JsonObject) -> None:
+    shared = {name: first[name] for name in ("parent", "requested_model", "has_tools", "messages", "request")}
+    for number in range(1, draw(st.integers(2, 3))):
+        tape.call(first["prompt_token_ids"], draw(ids), **shared, **choice(number, first))
+
+
+rules = st.builds(
+    TrajectoryRules,
+    side_rules=st.sampled_from([(), TrajectoryRules().side_rules, (SideRule("small", requested_model="sm*"),)]),
+    other_model_is_side=st.booleans(),
+    side_uncertain=st.sampled_from(["keep", "drop"]),
+    constrained_training=st.sampled_from(["keep", "mask"]),
+)
+
+rollouts: st.SearchStrategy[Rollout] = st.sampled_from(["finished", "finished", "open", "expired"]).map(
+    lambda state: make.rollout(state=state)
+)
