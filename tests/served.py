@@ -28,7 +28,9 @@ class ServedProxy:
         self._loop = loop
         self.wiring = wiring
         self.url = f"http://127.0.0.1:{wiring.data_port}"
-        self.control = httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {ADMIN}"}, timeout=30)
+        self.control = httpx.Client(
+            base_url=self.url, headers={"authorization": f"Bearer {ADMIN}"}, timeout=30, verify=False
+        )
 
     def rollout(self, **fields: Any) -> "RolloutClient":
         """A new rollout, ready for calls."""
@@ -68,7 +70,10 @@ class RolloutClient:
         self.created = created
         self.rollout_id: str = created["rollout_id"]
         self.http = httpx.Client(
-            base_url=created["base_url"], headers={"authorization": f"Bearer {created['api_key']}"}, timeout=30
+            base_url=created["base_url"],
+            headers={"authorization": f"Bearer {created['api_key']}"},
+            timeout=30,
+            verify=False,
         )
 
     def chat(self, text: str = "hello", **fields: Any) -> httpx.Response:

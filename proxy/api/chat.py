@@ -68,6 +68,8 @@ class ChatView:
         self._ask = ask
         self._plans = head.plans
         self._reasoning_field = reasoning_field
+        self._numbers: dict[tuple[int, int], int] = {}
+        """Tool calls of a choice by order of appearance, which the record counts by too."""
         self._head = {
             "id": f"chatcmpl-{head.request_id}",
             "created": int(head.created_at),
@@ -128,8 +130,7 @@ class ChatView:
 
     def _piece(self, choice: int, position: int, piece: JsonObject) -> JsonObject:
         """One piece of a tool call, under the id that this proxy gives it."""
-        index = piece.get("index")
-        index = index if isinstance(index, int) else position
+        index = self._number(choice, piece.get("index"), position)
         shown: JsonObject = {"index": index}
         if piece.get("id"):
             shown |= {"id": self._call_id(choice, index, piece["id"]), "type": "function"}
@@ -138,6 +139,11 @@ class ChatView:
                 name: function[name] for name in ("name", "arguments") if function.get(name) is not None
             }
         return shown
+
+    def _number(self, choice: int, index: object, position: int) -> int:
+        key = (choice, index if isinstance(index, int) else position)
+        known = sum(1 for seen, _index in self._numbers if seen == choice)
+        return self._numbers.setdefault(key, known)
 
     def _call_id(self, choice: int, index: int, said: str) -> str:
         """A recorded message has the derived id already."""

@@ -40,7 +40,7 @@ cases = st.builds(
     tapes(),
     rules,
 )
-law = settings(max_examples=300, deadline=None)
+law = settings(max_examples=60, deadline=None)
 
 
 def generated(call: JsonObject) -> range:
