@@ -100,8 +100,10 @@ class Running:
     async def read_on(self, position: int, patience_s: float | None) -> tuple[ChoiceEvent, ...] | None:
         """The events from `position` on, waiting for one; empty at the end, None where patience ran out first."""
         while position >= len(self._events) and self._ending is None:
+            # Not wait_for: in Python 3.11 it can swallow the cancellation by which a reader leaves.
             try:
-                await asyncio.wait_for(self._changed.wait(), patience_s)
+                async with asyncio.timeout(patience_s):
+                    await self._changed.wait()
             except TimeoutError:
                 return None
         return tuple(self._events[position:])

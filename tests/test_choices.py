@@ -17,7 +17,6 @@ USAGE = {"stream_options": {"include_usage": True}}
 FAULTS = {
     "engine_error": Fault.status(500),
     "engine_busy": Fault.refuse(429),
-    "engine_malformed": Fault.half_json(Say("one two three")),
     "engine_cut": Fault.cut(3, Say("one two three")),
     "engine_aborted": Fault.abort(3, Say("one two three")),
     "missing_ids": Fault.no_ids(Say("one two three")),
@@ -30,9 +29,9 @@ def shared(
 ) -> Iterator[tuple[ServedProxy, FakeEngine]]:
     """An engine of each kind and a proxy in front of it."""
     settings = {"timeouts": {"orphan_grace_s": 0.05}}
-    with FakeEngine(request.param) as engine:
-        with served(settings_for(tmp_path_factory.mktemp("proxy"), engine.url, **settings)) as proxy:
-            yield proxy, engine
+    folder = tmp_path_factory.mktemp("proxy")
+    with FakeEngine(request.param) as engine, served(settings_for(folder, engine.url, **settings)) as proxy:
+        yield proxy, engine
 
 
 @pytest.fixture
@@ -297,13 +296,13 @@ def test_the_cause_is_told_whichever_choice_it_hit(client: RolloutClient, engine
 
 
 def test_what_had_come_of_siblings_is_kept(client: RolloutClient, engine: FakeEngine) -> None:
-    """A reply that was whole by itself fails with the set, and its tokens stand in the record."""
+    """A reply that was whole by itself fails with the set, and what it said stands in the record."""
     engine.script(Say("quick"), Fault.cut(4, Say("one two three four")))
     client.post(asked(n=2, stream=True))
 
     for call in client.calls():
         assert call["state"] == "failed"
-        assert call["completion_token_ids"]
+        assert call["message"]["content"]
 
 
 def test_a_client_that_leaves_a_set_is_gone_for_all_of_it(client: RolloutClient, engine: FakeEngine) -> None:

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from proxy import clock
-from proxy.body import read_json_object
 from proxy.api.chat import ChatView, read_ask
 from proxy.api.delivery import DeliveryResponse
+from proxy.body import read_json_object
 from proxy.errors import NotFound, RolloutClosed
 from proxy.model import Identity, JsonObject, Rollout, RolloutId
 from proxy.request.identify import Caller, authorise, identify, lane_signals, retry_count

@@ -70,7 +70,8 @@ class Pool:
         while True:
             wait = WELL_LOOK_S if all(engine.problem is None for engine in self.engines) else UNWELL_LOOK_S
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._look_now.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._look_now.wait()
             self._look_now.clear()
             await self.look()
 

@@ -109,7 +109,8 @@ class Exchange(Response):
             await asyncio.sleep(0)
         elif not self._stirred.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stirred.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._stirred.wait()
         if self._is_gone:
             raise ClientGone
 

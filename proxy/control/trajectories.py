@@ -1,0 +1,218 @@
+"""Assembled rollouts: one as a document, or those of closed groups as lines, with cursors that lose none.
+
+A cursor names a place in the list of rollouts before which all was told, and the groups behind it that were told
+already. So a group that closes late is not missed, however many that were opened after it closed before it.
+"""
+
+import asyncio
+import base64
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from starlette.concurrency import run_in_threadpool
+
+from proxy.canonical import digest
+from proxy.clock import ticks
+from proxy.control.auth import READ
+from proxy.control.edge import ControlRoute, Wired, query_of
+from proxy.control.reads import present_rollout
+from proxy.errors import BadAsk
+from proxy.model import JsonObject, Rollout
+from proxy.record.store import Page, RolloutFilter
+from proxy.trajectory.assemble import assemble
+from proxy.trajectory.documents import trajectory_document
+from proxy.trajectory.rules import TrajectoryRules
+from proxy.wiring import Wiring
+
+router = APIRouter(route_class=ControlRoute, dependencies=[READ])
+
+CALLS_A_PAGE = 1000
+# Cursors move on by whole pages, so a page is what a cursor may have to remember of groups at the least.
+ROLLOUTS_A_PAGE = 100
+# Hex digits that tell a group within a cursor: 64 bits.
+MARK_DIGITS = 16
+LOOK_AGAIN_S = 1.0
+# A stop of the proxy waits for replies in flight, and so for a reader that follows.
+LONGEST_FOLLOW_S = 60
+
+
+class TrajectoryQuery(BaseModel):
+    """Query of GET /rollouts/{rollout_id}/trajectory."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    include: Literal["all"] | None = None
+
+
+class TrajectoriesQuery(BaseModel):
+    """Query of GET /trajectories."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: str | None = None
+    group: str | None = None
+    since: str | None = None
+    follow: float = Field(0, ge=0, le=LONGEST_FOLLOW_S)
+    """Seconds during which groups that close are told as they do; `true` is as long as may be."""
+    require_outcome: bool = False
+
+    @field_validator("follow", mode="before")
+    @classmethod
+    def _in_words(cls, value: object) -> object:
+        return {"true": LONGEST_FOLLOW_S, "false": 0}.get(value, value) if isinstance(value, str) else value
+
+    @property
+    def scope(self) -> list[str | None]:
+        """What a cursor is good for."""
+        return [self.run, self.group]
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a reader has come."""
+
+    floor: str | None = None
+    """The store's cursor before which everything was told."""
+    told: frozenset[str] = frozenset()
+    """Marks of groups behind it that were told."""
+
+    def text(self, query: TrajectoriesQuery) -> str:
+        value = json.dumps([query.scope, self.floor, sorted(self.told)], separators=(",", ":"))
+        return base64.urlsafe_b64encode(value.encode()).decode().rstrip("=")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The rollouts behind a cursor, and the groups that they make."""
+
+    pages: tuple[Page[Rollout], ...]
+    groups: Mapping[str, tuple[Rollout, ...]]
+    """Members by sample and attempt, under a mark that changes when the group gets another; groups by age."""
+
+
+@router.get("/rollouts/{rollout_id}/trajectory")
+async def show_trajectory(
+    rollout_id: str, wiring: Wired, query: Annotated[TrajectoryQuery, Depends(query_of(TrajectoryQuery))]
+) -> JSONResponse:
+    """One rollout as it stands, open or closed."""
+    rollout = await present_rollout(wiring, rollout_id)
+    return JSONResponse(await trajectory_of(wiring, rollout, include_all=query.include == "all"))
+
+
+@router.get("/trajectories")
+async def list_trajectories(
+    wiring: Wired, query: Annotated[TrajectoriesQuery, Depends(query_of(TrajectoriesQuery))]
+) -> StreamingResponse:
+    """The rollouts of closed groups, a line each; the last line's cursor is where to go on."""
+    cursor = read_cursor(query)
+    return StreamingResponse(_lines(wiring, query, cursor), media_type="application/x-ndjson")
+
+
+async def trajectory_of(wiring: Wiring, rollout: Rollout, *, include_all: bool = False) -> JsonObject:
+    """A rollout's calls, assembled; beside the event loop, since long rollouts take their time."""
+    documents = [one async for page in _calls(wiring, rollout) for one in page.items]
+    rules = rules_of(wiring)
+
+    def work() -> JsonObject:
+        return trajectory_document(assemble(rollout, documents, rules), include_all=include_all)
+
+    return await run_in_threadpool(work)
+
+
+def rules_of(_wiring: Wiring) -> TrajectoryRules:
+    """The rules in force."""
+    return TrajectoryRules()
+
+
+def read_cursor(query: TrajectoriesQuery) -> Cursor:
+    """The cursor that a line of the same query gave; raises BadAsk on anything else."""
+    if query.since is None:
+        return Cursor()
+    cursor = _decoded(query.since)
+    if cursor is None or cursor.text(query) != query.since:
+        raise BadAsk("since: not a cursor that a line of the same run and group gave", param="since")
+    return cursor
+
+
+def _decoded(text: str) -> Cursor | None:
+    try:
+        _scope, floor, told = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        return Cursor(floor, frozenset(told)) if floor is None or floor.isdigit() else None
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+async def _lines(wiring: Wiring, query: TrajectoriesQuery, cursor: Cursor) -> AsyncIterator[bytes]:
+    """Closed groups as lines, again and again while they are followed."""
+    until = ticks() + query.follow
+    while True:
+        listing = await _listing(wiring, query, cursor.floor)
+        for mark, members in listing.groups.items():
+            if mark in cursor.told or not is_ready(members, require_outcome=query.require_outcome):
+                continue
+            after = moved(cursor, mark, listing)
+            for member in members:
+                yield await _line(wiring, query, member, after if member is members[-1] else cursor)
+            cursor = after
+        if ticks() >= until:
+            return
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def _line(wiring: Wiring, query: TrajectoriesQuery, rollout: Rollout, cursor: Cursor) -> bytes:
+    """Only a group's last line moves the cursor: who goes on from one before it is told the whole group again."""
+    found = {"cursor": cursor.text(query), "trajectory": await trajectory_of(wiring, rollout)}
+    return json.dumps(found, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def is_ready(members: Sequence[Rollout], *, require_outcome: bool) -> bool:
+    """Whether nothing more is to come of a group."""
+    return all(one.state != "open" and (one.outcome is not None or not require_outcome) for one in members)
+
+
+def moved(cursor: Cursor, mark: str, listing: Listing) -> Cursor:
+    """The cursor once a group was told too; its floor rises over pages of which all groups were told."""
+    told, floor, pages = cursor.told | {mark}, cursor.floor, list(listing.pages)
+    open_ids = {one.rollout_id for other, members in listing.groups.items() if other not in told for one in members}
+    while pages and pages[0].cursor is not None and open_ids.isdisjoint(one.rollout_id for one in pages[0].items):
+        floor = pages.pop(0).cursor
+    behind = {one.rollout_id for page in pages for one in page.items}
+    marks = (other for other, members in listing.groups.items() if any(one.rollout_id in behind for one in members))
+    return Cursor(floor, told.intersection(marks))
+
+
+async def _listing(wiring: Wiring, query: TrajectoriesQuery, floor: str | None) -> Listing:
+    pages, cursor = list[Page[Rollout]](), floor
+    while not pages or cursor is not None:
+        page = await wiring.store.rollouts(RolloutFilter(query.run, query.group), cursor, ROLLOUTS_A_PAGE)
+        pages.append(page)
+        cursor = page.cursor
+    groups = defaultdict[tuple[str, str], list[Rollout]](list)
+    for page in pages:
+        for rollout in page.items:
+            groups[rollout.run, rollout.group].append(rollout)
+    return Listing(tuple(pages), {_mark(members): _in_order(members) for members in groups.values()})
+
+
+def _mark(members: Sequence[Rollout]) -> str:
+    """Names a group by its newest rollout."""
+    newest = members[-1]
+    return digest([newest.run, newest.group, newest.rollout_id]).removeprefix("sha256:")[:MARK_DIGITS]
+
+
+def _in_order(members: Sequence[Rollout]) -> tuple[Rollout, ...]:
+    return tuple(sorted(members, key=lambda rollout: (rollout.sample, rollout.attempt)))
+
+
+async def _calls(wiring: Wiring, rollout: Rollout) -> AsyncIterator[Page[JsonObject]]:
+    page = await wiring.store.calls(rollout.rollout_id, None, CALLS_A_PAGE)
+    yield page
+    while page.cursor is not None:
+        page = await wiring.store.calls(rollout.rollout_id, page.cursor, CALLS_A_PAGE)
+        yield page

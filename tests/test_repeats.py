@@ -1,0 +1,443 @@
+"""Retry or deliberate repeat, on real sockets: what a client gets that asks the same thing again, and why."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from proxy.request.identify import LANE_HEADERS
+from tests.api.harness import ADD, Gate, Json, Leaver, Reader, asked, error_of, finish_of, message_of, until
+from tests.fakes import FakeEngine, Fault, Say, ToolSay
+from tests.served import RolloutClient, ServedProxy, served, settings_for
+from tests.test_crash import new_rollout, proxy_process, read_calls
+
+AS_STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+FIRST = pytest.mark.parametrize("first_stream", [False, True], ids=["first whole", "first streamed"])
+WORDS = Say("one two three four five")
+RICH = Say("so", reasoning="hm", calls=(ToolSay("add", '{"a": 1, "b": "é"}'), ToolSay("add", '{"a": 2}')))
+RICH_FIELDS: Json = {"tools": [ADD], "max_tokens": 200, "logprobs": True, "top_logprobs": 2}
+RETRY = {"x-stainless-retry-count": "1"}
+
+
+@pytest.fixture(scope="module", params=["vllm", "sglang"])
+def shared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ServedProxy, FakeEngine]]:
+    """An engine of each kind and a proxy in front of it."""
+    folder = tmp_path_factory.mktemp("proxy")
+    with FakeEngine(request.param) as engine, served(settings_for(folder, engine.url)) as proxy:
+        yield proxy, engine
+
+
+@pytest.fixture
+def engine(shared: tuple[ServedProxy, FakeEngine]) -> Iterator[FakeEngine]:
+    """The engine, with an empty script and nothing asked yet."""
+    engine = shared[1]
+    engine.requests.clear()
+    yield engine
+    engine.always(None)
+    engine._engine._queue.clear()
+
+
+@pytest.fixture
+def client(shared: tuple[ServedProxy, FakeEngine], engine: FakeEngine) -> Iterator[RolloutClient]:
+    """A new rollout."""
+    proxy = shared[0]
+    store = proxy.wiring.store
+    made = proxy.rollout()
+    yield made
+    made.http.close()
+    proxy.wiring.store = store
+
+
+def send(client: RolloutClient, *, stream: bool = False, headers: dict[str, str] | None = None, **fields: Any) -> Any:
+    """One call; the response, read to its end."""
+    return client.http.post("/chat/completions", json=asked(stream=stream, **fields), headers=headers)
+
+
+def call_id(response: Any) -> str:
+    return str(response.headers["x-rollpin-call-id"])
+
+
+def readings(client: RolloutClient) -> list[tuple[str | None, str | None]]:
+    """By what right each reading of the only call began, and how it ended."""
+    return [(one["claim"], one["outcome"]) for one in client.call()["deliveries"]]
+
+
+def leave_early(client: RolloutClient, engine: FakeEngine, *, stream: bool, **fields: Any) -> None:
+    """Ask, and leave once the engine is at it; return when the proxy has noticed."""
+    before = len(engine.requests)
+    leaver = Leaver(client, stream=stream, **fields)
+    until(lambda: len(engine.requests) > before)
+    if stream:
+        leaver.read_until(b"one")
+    leaver.leave()
+    until(lambda: client.proxy.calls(client.rollout_id)[-1]["deliveries"][-1]["outcome"] == "client_gone")
+
+
+# --- after a failure ---
+
+
+@AS_STREAM
+@pytest.mark.parametrize("headers", [None, RETRY], ids=["unmarked", "marked"])
+@pytest.mark.parametrize("fault", [Fault.status(500), Fault.refuse(429), Fault.cut(3, WORDS)], ids=lambda f: f.kind)
+def test_a_retry_after_a_failure_gets_the_same_draw(
+    client: RolloutClient, engine: FakeEngine, fault: Fault, headers: Any, *, stream: bool
+) -> None:
+    """The failure shifts no later seed, and stays on record."""
+    engine.script(fault)
+    first = send(client, stream=stream)
+    again = send(client, stream=stream, headers=headers)
+    later = send(client, stream=stream)
+    call, next_call = client.calls()
+
+    assert call_id(first) == call_id(again) != call_id(later)
+    assert [received.body["seed"] for received in engine.requests] == [
+        *[call["seed"]["value"]] * 2,
+        next_call["seed"]["value"],
+    ]
+    assert (call["state"], len(call["earlier_failures"]), next_call["seed"]["occurrence"]) == ("done", 1, 1)
+    assert [(one["claim"], one["outcome"]) for one in call["deliveries"]] == [
+        (None, "error_told"),
+        ("failed", "delivered"),
+    ]
+
+
+def test_the_sdk_retries_into_the_same_draw(client: RolloutClient, engine: FakeEngine) -> None:
+    """Three tries, one call, one reply."""
+    engine.script(Fault.status(500), Fault.refuse(503), WORDS)
+    created = client.created
+    with openai.OpenAI(base_url=created["base_url"], api_key=created["api_key"], max_retries=2) as sdk:
+        reply = sdk.chat.completions.create(model="policy", messages=[{"role": "user", "content": "hello"}])
+
+    assert reply.choices[0].message.content == WORDS.text
+    assert [failure["kind"] for failure in client.call()["earlier_failures"]] == ["engine_error", "engine_busy"]
+    assert len({received.body["seed"] for received in engine.requests}) == 1
+
+
+def test_a_refused_request_may_be_asked_again(client: RolloutClient, engine: FakeEngine) -> None:
+    """C4: the same request is refused the same way, in the same row; a mended one is served."""
+    engine.script(Fault.status(400), Fault.status(400))
+    assert [client.chat(stop="x").status_code for _ in range(2)] == [400, 400]
+    assert client.chat().status_code == 200
+
+    refused, served_call = client.calls()
+    assert (refused["state"], len(refused["earlier_failures"]), served_call["state"]) == ("failed", 1, "done")
+
+
+def test_two_that_fail_side_by_side_are_two_draws_again(client: RolloutClient, engine: FakeEngine) -> None:
+    """Each loss is made good once, the oldest first."""
+    gate = Gate(client.proxy)
+    engine.script(Fault.status(500), Fault.status(500))
+    readers = [Reader(client) for _ in range(2)]
+    until(lambda: gate.waiting == 2)
+    gate.open()
+    for reader in readers:
+        reader.ended()
+    answers = [send(client) for _ in range(3)]
+
+    calls = client.calls()
+    assert [call_id(answer) for answer in answers] == [call["call_id"] for call in calls]
+    assert [len(call["earlier_failures"]) for call in calls] == [1, 1, 0]
+
+
+# --- after its client left ---
+
+
+@FIRST
+@AS_STREAM
+def test_a_client_that_comes_back_joins_the_running_reply(
+    client: RolloutClient, engine: FakeEngine, *, first_stream: bool, stream: bool
+) -> None:
+    """From its first event, in its own form; the engine is asked once."""
+    engine.script(Fault.stall(3, 0.6, WORDS))
+    leave_early(client, engine, stream=first_stream)
+    if stream:
+        reader = Reader(client).ended()
+        message, finish = message_of(reader.chunks), finish_of(reader.chunks)
+        assert reader.is_done
+    else:
+        choice = client.chat().json()["choices"][0]
+        message, finish = choice["message"], choice["finish_reason"]
+
+    assert (message, finish) == ({"role": "assistant", "content": WORDS.text}, "stop")
+    assert len(engine.requests) == 1
+    assert readings(client) == [(None, "client_gone"), ("client_gone", "delivered")]
+    assert client.call()["earlier_failures"] == []
+
+
+def test_who_joins_a_stream_sees_it_grow(client: RolloutClient, engine: FakeEngine) -> None:
+    """What was said before it came, then the rest as it comes."""
+    engine.script(Fault.stall(4, 0.8, WORDS))
+    leave_early(client, engine, stream=True)
+    reader = Reader(client)
+    until(lambda: reader.text.startswith("one"))
+
+    assert reader.is_alive()
+    assert reader.text != WORDS.text
+    assert reader.ended().text == WORDS.text
+
+
+@FIRST
+@AS_STREAM
+def test_a_client_that_comes_back_after_the_end_gets_the_recorded_reply(
+    client: RolloutClient, engine: FakeEngine, *, first_stream: bool, stream: bool
+) -> None:
+    """Reasoning, tool calls and logprobs are those of the record, in either form."""
+    engine.script(RICH)
+    gate = Gate(client.proxy)
+    leaver = Leaver(client, stream=first_stream, **RICH_FIELDS)
+    until(lambda: gate.waiting)
+    leaver.leave()
+    until(lambda: client.proxy.calls(client.rollout_id)[0]["deliveries"][0]["outcome"] == "client_gone")
+    gate.open()
+    call = client.call()
+    response = send(client, stream=stream, **RICH_FIELDS)
+    message, finish, logprobs = shown_by(response, stream=stream)
+
+    assert call["state"] == "done"
+    assert message == call["message"]
+    assert (message["reasoning_content"], len(message["tool_calls"])) == ("hm", 2)
+    assert finish == call["finish_reason"] == "tool_calls"
+    assert logprobs == call["logprobs"]
+    assert len(engine.requests) == 1
+    assert readings(client) == [(None, "client_gone"), ("client_gone", "delivered")]
+
+
+def shown_by(response: Any, *, stream: bool) -> tuple[Json, str | None, list[float]]:
+    """Message, finish reason and logprobs that a client sees."""
+    if not stream:
+        choice = response.json()["choices"][0]
+        return choice["message"], choice["finish_reason"], [one["logprob"] for one in choice["logprobs"]["content"]]
+    chunks = events_of(response)
+    parts = [choice for chunk in chunks for choice in chunk["choices"]]
+    logprobs = [one["logprob"] for part in parts for one in (part.get("logprobs") or {}).get("content") or []]
+    return message_of(chunks), finish_of(chunks), logprobs
+
+
+def events_of(response: Any) -> list[Json]:
+    """The chunks of a stream that was read to its end."""
+    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@AS_STREAM
+def test_a_recorded_reply_is_told_as_the_first_time(
+    client: RolloutClient, engine: FakeEngine, n: int, *, stream: bool
+) -> None:
+    """Id, time, model, words and usage: a client cannot tell the two apart."""
+    engine.always(RICH)
+    fields = {"n": n, "tools": [ADD], "max_tokens": 200}
+    key = {"idempotency-key": "k"}
+    first, again = [send(client, stream=False, headers=key, **fields) for _ in range(2)]
+    assert again.json() == first.json()
+    assert again.headers["x-rollpin-call-id"] == call_id(first)
+
+    if stream:
+        chunks = events_of(send(client, stream=True, headers=key, stream_options={"include_usage": True}, **fields))
+        assert {chunk["id"] for chunk in chunks} == {first.json()["id"]}
+        assert {chunk["created"] for chunk in chunks} == {first.json()["created"]}
+        assert chunks[-1]["usage"] == first.json()["usage"]
+    assert len(engine.requests) == n
+
+
+@AS_STREAM
+def test_a_client_that_comes_back_too_late_gets_the_same_draw_anew(
+    shared: tuple[ServedProxy, FakeEngine], tmp_path: Path, *, stream: bool
+) -> None:
+    """The grace is over, the engine was told to stop; it is asked again with the same seed."""
+    _, engine = shared
+    with served(settings_for(tmp_path, engine.url, timeouts={"orphan_grace_s": 0.05})) as proxy:
+        client = proxy.rollout()
+        engine.requests.clear()
+        engine.script(Fault.stall(3, 20, WORDS), WORDS)
+        leave_early(client, engine, stream=stream)
+        gone = client.call()
+        response = send(client, stream=stream)
+
+        assert gone["failure"]["kind"] == "client_gone"
+        assert response.status_code == 200
+        assert WORDS.text.split()[-1] in response.text
+        assert [received.body["seed"] for received in engine.requests] == [gone["seed"]["value"]] * 2
+        assert readings(client) == [(None, "client_gone"), ("client_gone", "delivered")]
+
+
+def test_a_joined_reply_that_fails_is_told_to_all(client: RolloutClient, engine: FakeEngine) -> None:
+    """One failure, one loss."""
+    engine.script(Fault.cut(0, WORDS))
+    key, answers = {"idempotency-key": "k"}, list[Any]()
+    gate = Gate(client.proxy)
+    threads = [threading.Thread(target=lambda: answers.append(send(client, headers=key))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    until(lambda: gate.waiting)
+    until(lambda: len(client.proxy.calls(client.rollout_id)[0]["deliveries"]) == 3)
+    gate.open()
+    for thread in threads:
+        thread.join(20)
+
+    assert [error_of(answer)["code"] for answer in answers] == ["engine_cut"] * 3
+    assert readings(client) == [(None, "error_told"), *[("idempotency_key", "error_told")] * 2]
+    assert len(engine.requests) == 1
+
+
+# --- deliberate repeats ---
+
+
+@AS_STREAM
+def test_identical_requests_side_by_side_are_draws_of_their_own(
+    client: RolloutClient, engine: FakeEngine, *, stream: bool
+) -> None:
+    """Best-of-n: nobody left, nothing failed."""
+    gate = Gate(client.proxy)
+    answers: list[Any] = []
+    threads = [threading.Thread(target=lambda: answers.append(send(client, stream=stream))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    until(lambda: gate.waiting == 4)
+    gate.open()
+    for thread in threads:
+        thread.join(20)
+
+    calls = client.calls()
+    assert sorted(call["seed"]["occurrence"] for call in calls) == [0, 1, 2, 3]
+    assert len({call["seed"]["value"] for call in calls}) == 4
+    assert len({call_id(answer) for answer in answers}) == 4
+
+
+@AS_STREAM
+def test_a_repeat_after_delivery_is_a_new_draw(client: RolloutClient, *, stream: bool) -> None:
+    """C2: a harness that repeats itself on purpose never hears an echo."""
+    answers = [send(client, stream=stream) for _ in range(3)]
+
+    assert len({call_id(answer) for answer in answers}) == 3
+    assert [call["seed"]["occurrence"] for call in client.calls()] == [0, 1, 2]
+
+
+def test_a_marked_retry_among_several_is_a_new_draw(client: RolloutClient) -> None:
+    """A guess would give one sample to two."""
+    send(client)
+    send(client)
+    send(client, headers=RETRY)
+
+    assert len(client.calls()) == 3
+
+
+@pytest.mark.parametrize("header", [name for name in LANE_HEADERS if name != "user-agent"])
+def test_other_lanes_never_share(client: RolloutClient, engine: FakeEngine, header: str) -> None:
+    """C5: a sub-agent that asks what its parent asked is no retry of it."""
+    engine.script(Fault.status(500))
+    send(client, headers={header: "parent"})
+    other = send(client, headers={header: "child"} | RETRY)
+    again = send(client, headers={header: "parent"} | RETRY)
+    first, second = client.calls()
+
+    assert (call_id(other), call_id(again)) == (second["call_id"], first["call_id"])
+    assert (len(first["earlier_failures"]), second["earlier_failures"]) == (1, [])
+
+
+def test_another_version_of_a_client_is_no_other_lane(client: RolloutClient, engine: FakeEngine) -> None:
+    """A retry may come through another library."""
+    engine.script(Fault.status(500))
+    send(client, headers={"user-agent": "harness/1"})
+    send(client, headers={"user-agent": "harness/2"})
+
+    assert len(client.call()["earlier_failures"]) == 1
+
+
+def test_keys_tell_draws_apart(client: RolloutClient, engine: FakeEngine) -> None:
+    """Best-of-n by clients that name each request: a failure of one is made good by itself alone."""
+    engine.script(Fault.status(500))
+    answers = [send(client, headers={"idempotency-key": key}) for key in ("a", "b", "a")]
+
+    assert call_id(answers[0]) == call_id(answers[2]) != call_id(answers[1])
+    assert [call["seed"]["occurrence"] for call in client.calls()] == [0, 1]
+
+
+# --- what breaks again and again ---
+
+
+@AS_STREAM
+def test_a_draw_that_breaks_twice_is_given_up(client: RolloutClient, engine: FakeEngine, *, stream: bool) -> None:
+    """The third try is the next occurrence; what came of the first stays on record."""
+    broken = Fault.abort(3, WORDS)
+    engine.script(broken, broken)
+    answers = [send(client, stream=stream, headers=headers) for headers in (None, RETRY, RETRY)]
+    given_up, drawn = client.calls()
+
+    assert [call_id(answer) for answer in answers] == [given_up["call_id"]] * 2 + [drawn["call_id"]]
+    assert (given_up["state"], len(given_up["earlier_failures"])) == ("failed", 1)
+    assert (drawn["state"], drawn["seed"]["occurrence"]) == ("done", 1)
+    assert len({received.body["seed"] for received in engine.requests}) == 2
+
+
+@AS_STREAM
+def test_what_never_began_is_not_given_up(client: RolloutClient, engine: FakeEngine, *, stream: bool) -> None:
+    """An engine that is down says nothing about the draw."""
+    engine.script(*[Fault.status(500)] * 4)
+    for _ in range(5):
+        send(client, stream=stream)
+
+    assert (client.call()["state"], len(client.call()["earlier_failures"])) == ("done", 4)
+
+
+# --- across a restart ---
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_retry_after_a_kill_gets_the_same_draw(tmp_path: Path, n: int) -> None:
+    """kill -9 in mid-reply: the next proxy knows what was asked, and that nobody got it."""
+    with FakeEngine("vllm") as engine:
+        engine.script(*[Fault.stall(3, 20, WORDS)] * n)
+        engine.always(WORDS)
+        with proxy_process(tmp_path, engine.url) as (process, url):
+            base_url, key = new_rollout(url, "r1")
+            with httpx.Client(base_url=base_url, headers={"authorization": f"Bearer {key}"}) as http:
+                with http.stream("POST", "/chat/completions", json=asked(stream=True, n=n)) as response:
+                    next(response.iter_lines())
+                    until(lambda: len(engine.requests) == n)
+                    process.kill()
+                    process.join(30)
+        with proxy_process(tmp_path, engine.url) as (_, url):
+            again = httpx.post(
+                f"{url}/rollouts/r1/v1/chat/completions", json=asked(n=n), headers={"authorization": f"Bearer {key}"}
+            )
+            calls = read_calls(url, "r1")
+        seeds = [received.body["seed"] for received in engine.requests]
+
+    assert call_id(again) == call_id(response)
+    assert sorted(seeds[:n]) == sorted(seeds[n:]) == sorted(call["seed"]["value"] for call in calls)
+    for call in calls:
+        assert [failure["kind"] for failure in call["earlier_failures"]] == ["proxy_died"]
+        assert [(one["claim"], one["outcome"]) for one in call["deliveries"]] == [
+            (None, "lost"),
+            ("failed", "delivered"),
+        ]
+
+
+def test_a_retry_after_a_stop_gets_the_same_draw(tmp_path: Path) -> None:
+    """SIGTERM cuts what does not end in time; the client is told to come again, and does."""
+    with FakeEngine("sglang") as engine:
+        engine.script(Fault.stall(3, 20, WORDS), WORDS)
+        settings = settings_for(tmp_path, engine.url, timeouts={"drain_s": 0.1})
+        with served(settings) as proxy:
+            first = proxy.rollout(rollout_id="r1")
+            reader = Reader(first)
+            until(lambda: reader.text)
+        with served(settings) as proxy:
+            created = first.created | {"base_url": f"{proxy.url}/rollouts/r1/v1"}
+            second = RolloutClient(proxy, created)
+            assert second.chat().status_code == 200
+            call = second.call()
+
+    assert reader.error is not None
+    assert reader.error["code"] == "proxy_stopped"
+    assert [failure["kind"] for failure in call["earlier_failures"]] == ["proxy_stopped"]
+    assert len({received.body["seed"] for received in engine.requests}) == 1
