@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import respx
 from typer.testing import CliRunner
 
 from proxy.cli import app
@@ -218,3 +219,23 @@ def test_a_proxy_that_is_not_there_is_one_line() -> None:
     for status, _, err in (absent, unsendable):
         assert (status, len(err.splitlines())) == (1, 1)
         assert err.startswith(f"rollpin: no answer from {NO_ENGINE}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (httpx.Response(502, html="<h1>Bad Gateway</h1>"), "does not answer as Rollpin does (status 502)"),
+        (httpx.Response(503, json=["busy"]), "not an answer of Rollpin"),
+        (httpx.ConnectTimeout("too slow"), "no answer from http://proxy.test"),
+    ],
+    ids=["html", "a list", "silence"],
+)
+def test_something_else_at_the_address_is_one_line(answer: httpx.Response | Exception, words: str) -> None:
+    """A gateway in between, say."""
+    with respx.mock(assert_all_called=True) as network:
+        route = network.get("http://proxy.test/rollouts")
+        route.mock(side_effect=answer) if isinstance(answer, Exception) else route.mock(return_value=answer)
+        status, _, told = run("rollouts", "list", "--url", "http://proxy.test", "--token", READER)
+
+    assert (status, len(told.splitlines())) == (1, 1)
+    assert words in told

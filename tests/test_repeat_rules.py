@@ -30,7 +30,7 @@ from tests.contracts.harness import BROKEN, UNHEARD, Asked, Harness
 
 LAPSED = make.STARTED_AT + 1000
 GONE = make.failure("client_gone", partial=make.completion(finish_reason=None))
-SIBLING = make.failure("sibling_failed")
+SIBLING = make.failure("sibling_failed", partial=make.completion(finish_reason=None))
 MOST_BREAKS = 2
 QUICK = settings(
     max_examples=200,
@@ -257,7 +257,7 @@ class Machine(RuleBasedStateMachine):
         """Nobody waits any more, and the exchange is cut."""
         request = chosen(self.orphans(), pick)
         self.record(request, [GONE] * request.kind[2])
-        request.fail("client_gone", began=True)
+        request.fail("client_gone", began=False)
 
     @precondition(lambda self: self.rules.open_readings())
     @rule(pick=PICKS)

@@ -8,7 +8,7 @@ import asyncio
 import base64
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -91,6 +91,8 @@ class Cursor:
 class Listing:
     """The rollouts behind a cursor, and the groups that they make."""
 
+    floor: str | None
+    """The store's cursor behind which it begins."""
     pages: tuple[Page[Rollout], ...]
     groups: Mapping[str, tuple[Rollout, ...]]
     """Members by sample and attempt, under a mark that changes when the group gets another; groups by age."""
@@ -152,11 +154,12 @@ async def _lines(wiring: Wiring, query: TrajectoriesQuery, cursor: Cursor) -> As
     """Closed groups as lines, again and again while they are followed."""
     until = ticks() + query.follow
     while True:
-        listing = await _listing(wiring, query, cursor.floor)
+        listing, told = await _listing(wiring, query, cursor.floor), set(cursor.told)
         for mark, members in listing.groups.items():
-            if mark in cursor.told or not is_ready(members, require_outcome=query.require_outcome):
+            if mark in told or not is_ready(members, require_outcome=query.require_outcome):
                 continue
-            after = moved(cursor, mark, listing)
+            told.add(mark)
+            after = cursor_after(listing, told)
             for member in members:
                 yield await _line(wiring, query, member, after if member is members[-1] else cursor)
             cursor = after
@@ -176,15 +179,15 @@ def is_ready(members: Sequence[Rollout], *, require_outcome: bool) -> bool:
     return all(one.state != "open" and (one.outcome is not None or not require_outcome) for one in members)
 
 
-def moved(cursor: Cursor, mark: str, listing: Listing) -> Cursor:
-    """The cursor once a group was told too; its floor rises over pages of which all groups were told."""
-    told, floor, pages = cursor.told | {mark}, cursor.floor, list(listing.pages)
-    open_ids = {one.rollout_id for other, members in listing.groups.items() if other not in told for one in members}
-    while pages and pages[0].cursor is not None and open_ids.isdisjoint(one.rollout_id for one in pages[0].items):
+def cursor_after(listing: Listing, told: Collection[str]) -> Cursor:
+    """The shortest cursor that says which groups were told; its floor rises over pages of told ones alone."""
+    floor, pages = listing.floor, list(listing.pages)
+    waiting = {one.rollout_id for mark, members in listing.groups.items() if mark not in told for one in members}
+    while pages and pages[0].cursor is not None and waiting.isdisjoint(one.rollout_id for one in pages[0].items):
         floor = pages.pop(0).cursor
     behind = {one.rollout_id for page in pages for one in page.items}
-    marks = (other for other, members in listing.groups.items() if any(one.rollout_id in behind for one in members))
-    return Cursor(floor, told.intersection(marks))
+    marks = (mark for mark, members in listing.groups.items() if any(one.rollout_id in behind for one in members))
+    return Cursor(floor, frozenset(told).intersection(marks))
 
 
 async def _listing(wiring: Wiring, query: TrajectoriesQuery, floor: str | None) -> Listing:
@@ -197,7 +200,7 @@ async def _listing(wiring: Wiring, query: TrajectoriesQuery, floor: str | None) 
     for page in pages:
         for rollout in page.items:
             groups[rollout.run, rollout.group].append(rollout)
-    return Listing(tuple(pages), {_mark(members): _in_order(members) for members in groups.values()})
+    return Listing(floor, tuple(pages), {_mark(members): _in_order(members) for members in groups.values()})
 
 
 def _mark(members: Sequence[Rollout]) -> str:

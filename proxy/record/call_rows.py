@@ -19,7 +19,7 @@ from proxy.record.collapse import completion_hash, find_collapse
 from proxy.record.packing import pack_ids
 from proxy.record.prompts import KeptPrompt, TokenMemory, keep_prompt
 from proxy.record.rollout_rows import raise_revision
-from proxy.record.rows import LATE, PROXY_DIED, arrived, failure_field, kept_document, outcome_columns
+from proxy.record.rows import LATE, PROXY_DIED, arrived, failure_field, has_broken, kept_document, outcome_columns
 
 _HELD = "select occurrence, seed from calls where request_id = ? order by choice"
 _ROLLOUT = "select run, grp, sample, state, expires_at from rollouts where rollout_id = ?"
@@ -57,7 +57,7 @@ update calls set
     logprobs = :logprobs, document = :document, completion_hash = :completion_hash,
     claimable = case when :state <> 'failed' then nullif(claimable, 'failed')
         else coalesce(claimable, iif(:failure_kind = 'client_gone', 'client_gone', 'failed')) end,
-    broken = broken + (:state = 'failed' and :began)
+    broken = broken + :broke
 where call_id = :call_id
 """
 _SETTLE = """
@@ -92,13 +92,15 @@ def renew(connection: sqlite3.Connection, call_ids: Sequence[CallId], lease_unti
 
 def record(connection: sqlite3.Connection, memory: TokenMemory, calls: Sequence[Call]) -> tuple[GroupFlag, ...] | None:
     """Put the outcomes of one request into its rows; None where they came too late and were only counted."""
-    recorded = [_record_one(connection, memory, call) for call in calls]
+    # A set breaks as a whole, whichever of its choices did.
+    broke = any(has_broken(call.outcome) for call in calls)
+    recorded = [_record_one(connection, memory, call, broke=broke) for call in calls]
     if not all(recorded):
         return None
     return tuple(flag for call in calls for flag in find_collapse(connection, call))
 
 
-def _record_one(connection: sqlite3.Connection, memory: TokenMemory, call: Call) -> bool:
+def _record_one(connection: sqlite3.Connection, memory: TokenMemory, call: Call, *, broke: bool) -> bool:
     """False where the outcome came too late.
 
     An outcome is written once, with one exception: `proxy_died` was a guess from a lapsed lease, and gives way.
@@ -113,7 +115,7 @@ def _record_one(connection: sqlite3.Connection, memory: TokenMemory, call: Call)
         return False
     if standing is None:
         raise NotFound(f"call {call.plan.call_id} was never reserved", code="unknown_call")
-    _write_outcome(connection, memory, call)
+    _write_outcome(connection, memory, call, broke=broke)
     return True
 
 
@@ -212,7 +214,7 @@ def _count_late(connection: sqlite3.Connection, call: Call) -> None:
         raise_revision(connection, rollout_id)
 
 
-def _write_outcome(connection: sqlite3.Connection, memory: TokenMemory, call: Call) -> None:
+def _write_outcome(connection: sqlite3.Connection, memory: TokenMemory, call: Call, *, broke: bool) -> None:
     columns = outcome_columns(call)
     prompt = KeptPrompt(None, 0, b"")
     if captured := columns["completion_ids"] is not None:
@@ -221,6 +223,7 @@ def _write_outcome(connection: sqlite3.Connection, memory: TokenMemory, call: Ca
         prompt = keep_prompt(connection, memory, call.plan, ids)
         memory.put(call.plan.call_id, ids + columns["completion_ids"])
     columns |= {
+        "broke": broke,
         "completion_hash": completion_hash(call),
         "prompt_base_call_id": prompt.base,
         "prompt_shared": prompt.shared,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from proxy.model import CallId, Claimed, ClaimReason, Reservation
 
-# A draw that broke this often after its first token will break again: the next retry draws anew.
+# A draw that broke this often after its first token may break for ever: the next retry draws anew.
 MOST_BREAKS = 2
 
 _CANDIDATES = """
@@ -52,7 +52,7 @@ class Candidate:
     @property
     def is_abandoned(self) -> bool:
         """Whether trying the same draw again is pointless: its retry draws anew."""
-        return self.has_failed and max(row["broken"] for row in self.rows) >= MOST_BREAKS
+        return self.has_failed and bool(self.rows[0]["broken"] >= MOST_BREAKS)
 
     @property
     def lost(self) -> ClaimReason | None:

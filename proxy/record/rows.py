@@ -13,6 +13,7 @@ from proxy.model import (
     Completion,
     Failure,
     JsonObject,
+    Outcome,
     Plan,
     Prefix,
     Profile,
@@ -27,6 +28,8 @@ CALL_SCHEMA = "rollpin.call/1"
 Columns: TypeAlias = dict[str, Any]
 
 PROXY_DIED = Failure("proxy_died", 503, "the proxy process that made this call ended before its outcome was recorded")
+# Failures that say nothing about the draw: somebody cut it.
+CUT = frozenset({"client_gone", "proxy_stopped", "sibling_failed"})
 LATE = Failure("late", 410, "the rollout was closed before the reply had ended", may_retry=False)
 
 # Fields that a document has from its outcome on; until then, and where they do not apply, they are null.
@@ -77,7 +80,6 @@ def outcome_columns(call: Call) -> Columns:
         "completion_tokens": len(tokens.completion_ids) or _reported(completion, "completion_tokens"),
         "completion_ids": pack_ids(tokens.completion_ids) if captured else None,
         "logprobs": pack_logprobs(tokens.logprobs) if captured else None,
-        "began": began(completion),
     }
 
 
@@ -86,12 +88,12 @@ def arrived(call: Call) -> Completion | None:
     return call.outcome.partial if isinstance(call.outcome, Failure) else call.outcome
 
 
-def began(completion: Completion | None) -> bool:
-    """Whether anything of a reply had come: ids, or the text that streams show before their ids."""
-    if completion is None:
+def has_broken(outcome: Outcome) -> bool:
+    """Whether a draw failed after its first token and by itself: ids, or the text that streams show before their ids."""
+    if not isinstance(outcome, Failure) or outcome.kind in CUT or outcome.partial is None:
         return False
-    said = completion.message
-    return bool(completion.tokens.completion_ids or len(said) > 2 or said.get("content"))
+    said = outcome.partial.message
+    return bool(outcome.partial.tokens.completion_ids or len(said) > 2 or said.get("content"))
 
 
 def kept_document(call: Call) -> JsonObject:

@@ -340,6 +340,14 @@ class TestAbandonedDraws:
 
         assert (await harness.ask()).draw.reason == "draw_abandoned"
 
+    @pytest.mark.parametrize("kind", ["client_gone", "proxy_stopped"])
+    async def test_being_cut_is_not_breaking(self, harness: Harness, kind: str) -> None:
+        """Neither the draw nor its engine is to blame."""
+        for _ in range(3):
+            await harness.fail(await harness.ask(), replace(BROKEN, kind=kind))
+
+        assert (await harness.ask()).claim.standing == "again"
+
     async def test_an_empty_beginning_is_no_token(self, harness: Harness) -> None:
         """The chunk with the role alone breaks nothing."""
         empty = make.failure(partial=make.completion((), (), message=make.assistant(""), finish_reason=None))
@@ -384,13 +392,20 @@ class TestAbandonedDraws:
         assert (await harness.ask(key="k")).call_ids == anew.call_ids
 
     async def test_a_set_is_given_up_as_a_whole(self, harness: Harness) -> None:
-        """One choice that breaks takes the others with it."""
-        for _ in range(2):
-            asked = await harness.ask(choices=2)
-            await harness.record(asked, BROKEN, make.failure("sibling_failed"))
+        """Whichever of its choices it was each time."""
+        sibling = replace(BROKEN, kind="sibling_failed")
+        for outcomes in ((BROKEN, sibling), (sibling, BROKEN)):
+            await harness.record(await harness.ask(choices=2), *outcomes)
 
         retry = await harness.ask(choices=2)
         assert (retry.draw.occurrence, retry.draw.reason) == (1, "draw_abandoned")
+
+    async def test_siblings_that_were_cut_did_not_break(self, harness: Harness) -> None:
+        """An engine that would not take one choice says nothing about the others."""
+        for _ in range(3):
+            await harness.record(await harness.ask(choices=2), UNHEARD, replace(BROKEN, kind="sibling_failed"))
+
+        assert (await harness.ask(choices=2)).claim.standing == "again"
 
 
 class TestSets:

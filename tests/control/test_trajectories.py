@@ -22,7 +22,8 @@ async def said(
     asking = make.reservation(planned)
     planned = make.reserved(planned, await control.wiring.store.reserve(asking))
     await control.wiring.store.record([make.call(planned, make.completion(prompt, answer))])
-    await control.wiring.store.deliver(make.delivery(asking.delivery_id))
+    ended_at = make.STARTED_AT + len(prompt)
+    await control.wiring.store.deliver(make.delivery(asking.delivery_id, ended_at=ended_at))
     return planned.call_id
 
 

@@ -158,11 +158,34 @@ def test_the_openai_sdk_holds_a_conversation_with_tools(site: Site) -> None:
     )
     finishes = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
 
+    first_call, second_call = client.calls()
+
     assert finishes in (["stop"], ["length"])
+    assert second_call["parent"] == {"call_id": first_call["call_id"], "outcome": "resolved", "reason": "one_match"}
     for call in client.calls():
         assert call["state"] == "done"
         assert call["capture"] == {"complete": True, "gaps": []}
         assert len(call["logprobs"]) == len(call["completion_token_ids"]) == call["usage"]["completion_tokens"]
+
+
+def test_choices_differ_and_each_can_be_drawn_alone(site: Site) -> None:
+    """n is a number of draws with seeds of their own, which neither engine does by itself."""
+    client = site.rollout("choices")
+    answer = client.chat("import os", n=3, max_tokens=16)
+    calls = client.calls()
+    drawn = [call["completion_token_ids"] for call in calls]
+
+    assert [choice["index"] for choice in answer.json()["choices"]] == [0, 1, 2]
+    assert len({tuple(ids) for ids in drawn}) == len({call["seed"]["value"] for call in calls}) == 3
+    assert [alone(site, call) for call in calls] == drawn
+
+
+def alone(site: Site, call: dict[str, Any]) -> list[int]:
+    """The ids that the engine itself draws for a call's prompt, seed and sampling."""
+    body = {"model": "tiny", "messages": call["messages"], "seed": call["seed"]["value"], "return_token_ids": True}
+    answer = site.direct({**body, **call["sampling"]["effective"], **call["sampling"]["length"]})
+    (choice,) = answer["choices"]
+    return list(choice["token_ids"] if site.kind == "vllm" else choice["response_token_ids"])
 
 
 def test_arguments_that_are_no_json_do_not_break_the_next_turn(site: Site) -> None:
