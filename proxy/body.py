@@ -16,9 +16,8 @@ DEEPEST_NESTING = 100
 MOST_DRAINED_BYTES = 1_000_000_000
 
 
-async def read_json_object(request: Request, limit: int) -> JsonObject:
-    """The body as a JSON object; raises BodyTooLarge or BadAsk."""
-    text = await read_body(request, limit)
+def json_object(text: bytes) -> JsonObject:
+    """The body as a JSON object; raises BadAsk."""
     if not text.strip():
         raise BadAsk("the body is empty; a JSON object is needed", code="invalid_json")
     try:

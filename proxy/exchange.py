@@ -91,7 +91,9 @@ def cut_short(running: Running, partial: Completion) -> Failure:
     if not running.is_out_of_time:
         return Failure("sibling_failed", 502, "another choice of the same request failed", partial=partial)
     if running.is_abandoned:
-        return Failure("client_gone", 499, "the client left before the reply ended", partial=partial)
+        # Told only to one who came back in the moment between this cut and its record: the next try is served.
+        message = "every client had left before the reply ended"
+        return Failure("client_gone", 503, message, retry_after_s=1, partial=partial)
     return Failure("call_timeout", 504, "the call took longer than timeouts.call_s", partial=partial)
 
 

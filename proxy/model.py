@@ -26,6 +26,30 @@ PINNED_FIELDS = (
     "frequency_penalty",
 )
 
+# Names under chat_template_kwargs that are not the template's but the renderer's: they would replace the template, the
+# messages or the tools, or change what the renderer returns.
+RENDERER_ARGUMENTS = frozenset(
+    {
+        "chat_template",
+        "conversation",
+        "messages",
+        "tools",
+        "documents",
+        "tokenize",
+        "tokenizer_kwargs",
+        "add_generation_prompt",
+        "continue_final_message",
+        "padding",
+        "truncation",
+        "max_length",
+        "return_tensors",
+        "return_dict",
+        "return_assistant_tokens_mask",
+        "processor_kwargs",
+        "mm_processor_kwargs",
+    }
+)
+
 
 # --- who asks ---------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from proxy.engine.pool import DIALECTS
 from proxy.errors import EngineFault, EngineUnready, ProxyError, RolloutClosed, StoreDown
 from proxy.exchange import Exchanged, exchange_all, first_failure, segments_of
 from proxy.length import decide_room
-from proxy.model import Ask, Call, Claimed, Completion, Failure, Outcome, Parent, Plan, Timing
+from proxy.model import Ask, Call, Claimed, Completion, Delivery, Failure, Outcome, Parent, Plan, Timing
 from proxy.recorded import recorded_reply
 from proxy.request.parent import echoes, resolve_parent
 from proxy.request.sampling import PinRules, pin_sampling
@@ -54,7 +54,7 @@ async def serve_turn(ask: Ask, wiring: Wiring) -> Served:
             running = Running(head_of(drawn.plans), **wiring.settings.timeouts.of_a_reply())
             wiring.turns.start(running, relay(running, DIALECTS[decision.engine.facts.kind], wiring), admission)
         else:
-            running = await earlier_reply(drawn, wiring)
+            running = await claimed_reply(drawn, wiring)
             admission.give_back()
         return Served(running, drawn.delivery_id)
 
@@ -80,6 +80,15 @@ async def find_parent(ask: Ask, wiring: Wiring) -> Parent:
     """The earlier call that this request goes on from."""
     boundaries = [echo.history for echo in echoes(ask)]
     return resolve_parent(ask, await wiring.store.find_parents(ask.identity.rollout_id, ask.conversation, boundaries))
+
+
+async def claimed_reply(drawn: Drawn, wiring: Wiring) -> Running:
+    """The reply that a repeat claims; where there is none to read, its delivery ends before it began."""
+    try:
+        return await earlier_reply(drawn, wiring)
+    except ProxyError:
+        await wiring.store.deliver(Delivery(drawn.delivery_id, clock.now(), "error_told", 0))
+        raise
 
 
 async def earlier_reply(drawn: Drawn, wiring: Wiring) -> Running:

@@ -1,5 +1,7 @@
 """The data plane: the routes that harnesses see, under a rollout's own base URL and under the plain one."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -8,9 +10,9 @@ from starlette.responses import JSONResponse, Response
 from proxy import clock
 from proxy.api.chat import ChatView, read_ask
 from proxy.api.delivery import DeliveryResponse
-from proxy.body import read_json_object
+from proxy.body import json_object, read_body
 from proxy.errors import NotFound, RolloutClosed
-from proxy.model import Identity, JsonObject, Rollout, RolloutId
+from proxy.model import Ask, Identity, JsonObject, Rollout, RolloutId
 from proxy.request.identify import Caller, authorise, identify, lane_signals, retry_count
 from proxy.settings import Settings, is_loopback
 from proxy.turn import serve_turn
@@ -19,6 +21,8 @@ from proxy.wiring import Wiring
 ROLLOUT_BASE = "/rollouts/{rollout_id}/v1"
 PLAIN_BASE = "/v1"
 DEFAULT_RUN = "default"
+# Some ten milliseconds of parsing and hashing.
+BIG_BODY_BYTES = 500_000
 
 
 def data_routes() -> APIRouter:
@@ -35,13 +39,18 @@ async def chat_completions(request: Request) -> Response:
     """One model call."""
     wiring: Wiring = request.app.state.wiring
     identity = await known_caller(request, wiring)
-    body = await read_json_object(request, wiring.settings.limits.body_bytes)
-    ask = read_ask(identity, body, wiring.settings)
+    text = await read_body(request, wiring.settings.limits.body_bytes)
+    ask = await without_blocking(text, lambda: read_ask(identity, json_object(text), wiring.settings))
     served = await serve_turn(ask, wiring)
     view = ChatView(ask, served.running.head, wiring.settings.reasoning_field)
     return DeliveryResponse(
         served, view, stream=ask.stream, patience_s=patience(ask.stream, wiring.settings), store=wiring.store
     )
+
+
+async def without_blocking(text: bytes, read: Callable[[], Ask]) -> Ask:
+    """Read a body here, or in a thread where it is so big that other calls would wait for it."""
+    return read() if len(text) < BIG_BODY_BYTES else await asyncio.to_thread(read)
 
 
 def patience(stream: bool, settings: Settings) -> float | None:  # noqa: FBT001

@@ -25,7 +25,8 @@ from proxy.control.reads import present_rollout
 from proxy.errors import BadAsk
 from proxy.model import JsonObject, Rollout
 from proxy.record.store import Page, RolloutFilter
-from proxy.trajectory.assemble import assemble
+from proxy.trajectory.assemble import assemble_calls
+from proxy.trajectory.call_facts import CallFacts, read_calls
 from proxy.trajectory.documents import trajectory_document
 from proxy.trajectory.rules import TrajectoryRules
 from proxy.wiring import Wiring
@@ -118,11 +119,12 @@ async def list_trajectories(
 
 async def trajectory_of(wiring: Wiring, rollout: Rollout, *, include_all: bool = False) -> JsonObject:
     """A rollout's calls, assembled; beside the event loop, since long rollouts take their time."""
-    documents = [one async for page in _calls(wiring, rollout) for one in page.items]
-    rules = rules_of(wiring)
+    calls, rules = list[CallFacts](), rules_of(wiring)
+    async for page in _calls(wiring, rollout):
+        calls += await run_in_threadpool(read_calls, page.items, len(calls))
 
     def work() -> JsonObject:
-        return trajectory_document(assemble(rollout, documents, rules), include_all=include_all)
+        return trajectory_document(assemble_calls(rollout, calls, rules), include_all=include_all)
 
     return await run_in_threadpool(work)
 

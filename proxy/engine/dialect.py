@@ -4,7 +4,7 @@ import json
 from typing import Any, Protocol
 
 from proxy.engine.fold import Arrived
-from proxy.model import Ask, EngineKind, EngineRef, EngineRequest, JsonObject, Plan
+from proxy.model import RENDERER_ARGUMENTS, Ask, EngineKind, EngineRef, EngineRequest, JsonObject, Plan
 
 CHAT_PATH = "/v1/chat/completions"
 MESSAGE_FIELDS = ("role", "content", "name", "tool_call_id")
@@ -65,8 +65,13 @@ def common_body(plan: Plan, reasoning_key: str) -> JsonObject:
 
 
 def plain_fields(ask: Ask) -> JsonObject:
-    """Template arguments and the like, where the client set them."""
-    return {name: ask.body[name] for name in PLAIN_FIELDS if ask.body.get(name) is not None}
+    """Template arguments and the like, where the client set them; what is the renderer's stays out."""
+    fields = {name: ask.body[name] for name in PLAIN_FIELDS if ask.body.get(name) is not None}
+    if arguments := fields.get("chat_template_kwargs"):
+        fields["chat_template_kwargs"] = {
+            name: value for name, value in arguments.items() if name not in RENDERER_ARGUMENTS
+        }
+    return fields
 
 
 def tool_choice(ask: Ask) -> str:

@@ -89,7 +89,7 @@ def arrived(call: Call) -> Completion | None:
 
 
 def has_broken(outcome: Outcome) -> bool:
-    """Whether a draw failed after its first token and by itself: ids, or the text that streams show before their ids."""
+    """Whether a draw failed by itself after its first token: an id, or text, which streams show before their ids."""
     if not isinstance(outcome, Failure) or outcome.kind in CUT or outcome.partial is None:
         return False
     said = outcome.partial.message

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.canonical import canonical_json, digest
-from proxy.model import Conversation, JsonObject
+from proxy.model import RENDERER_ARGUMENTS, Conversation, JsonObject
 
 HISTORY_START = "rollpin-history-1"
 CONTEXT_MARK = "rollpin-context-1"
@@ -44,6 +44,8 @@ def read_conversation(messages: Sequence[JsonObject], body: Mapping[str, Any]) -
 def template_arguments(body: Mapping[str, Any]) -> JsonObject:
     """What the client sets of the chat template; `tool_choice: none` counts, since engines then hide the tools."""
     arguments = {name: body[name] for name in TEMPLATE_FIELDS if body.get(name) not in (None, False, {}, [])}
+    if given := arguments.get("chat_template_kwargs"):
+        arguments["chat_template_kwargs"] = {name: given[name] for name in given if name not in RENDERER_ARGUMENTS}
     if body.get("tool_choice") == "none":
         arguments["tool_choice"] = "none"
     return arguments

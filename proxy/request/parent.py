@@ -13,6 +13,9 @@ from proxy.canonical import canonical_json
 from proxy.model import Ask, JsonObject, Parent, ParentCandidate, ParentSearch, Prefix, Profile
 from proxy.request.conversation import canonical_arguments, canonical_content
 
+# Clients were seen to tell one reply in two messages; a long run of assistant turns is somebody's worked example.
+MOST_ECHO_MESSAGES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Echo:
@@ -29,7 +32,7 @@ def echoes(ask: Ask) -> tuple[Echo, ...]:
         return ()
     last = len(roles) - 1 - roles[::-1].index("assistant")
     first = last
-    while first and roles[first - 1] == "assistant":
+    while first and roles[first - 1] == "assistant" and last - first + 1 < MOST_ECHO_MESSAGES:
         first -= 1
     chain = ask.conversation.history
     return tuple(Echo(chain[start], ask.messages[start : last + 1]) for start in range(last, first - 1, -1))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from proxy.errors import BadAsk, PinViolated
-from proxy.model import PINNED_FIELDS, JsonObject, Profile, Sampling
+from proxy.model import PINNED_FIELDS, RENDERER_ARGUMENTS, JsonObject, Profile, Sampling
 
 LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "stop", "stop_token_ids")
 SHAPING_FIELDS = (
@@ -68,7 +68,7 @@ def pin_sampling(body: JsonObject, profile: Profile, rules: PinRules, room: Room
     effective = profile.pinned()
     overridden = tuple(_overridden(body, effective, strict=rules.strict))
     shaping, constrained, dropped = _shape(body, rules)
-    ignored = sorted({*dropped, *_unknown(body, refuse=rules.refuse_unknown)})
+    ignored = sorted({*dropped, *_unknown(body, refuse=rules.refuse_unknown), *renderer_arguments(body)})
     return Sampling(
         effective=effective,
         asked=_asked(body),
@@ -171,6 +171,12 @@ def _unknown(body: JsonObject, *, refuse: bool) -> list[str]:
     if names and refuse:
         raise BadAsk(f"unknown fields: {', '.join(names)}", code="unknown_field", param=names[0])
     return names
+
+
+def renderer_arguments(body: Mapping[str, Any]) -> list[str]:
+    """What a client tried to tell the renderer instead of the template; never passed."""
+    given = body.get("chat_template_kwargs")
+    return [f"chat_template_kwargs.{name}" for name in given or () if name in RENDERER_ARGUMENTS]
 
 
 def _texts(name: str, value: object) -> list[str]:

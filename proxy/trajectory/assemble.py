@@ -60,7 +60,12 @@ class Reading:
 
 def assemble(rollout: Rollout, documents: Iterable[JsonObject], rules: TrajectoryRules) -> Trajectory:
     """All branches of a rollout, from its `rollpin.call/1` documents in order of reservation."""
-    reading = read(read_calls(documents), rules)
+    return assemble_calls(rollout, read_calls(documents), rules)
+
+
+def assemble_calls(rollout: Rollout, calls: Sequence[CallFacts], rules: TrajectoryRules) -> Trajectory:
+    """The same, from calls that were read already."""
+    reading = read(tuple(calls), rules)
     branches = _branches(reading, rules, _bars(rollout))
     return Trajectory(
         rollout=rollout,
@@ -114,9 +119,14 @@ def _role(chain: Chain, reading: Reading, rules: TrajectoryRules, bars: tuple[st
     lane = reading.lanes[chain.name].key
     own = (standing.reason,) if standing.reason else ()
     if kind == "orphan":
-        own = (f"unresolved_{chain.calls[0].parent_reason}",)
+        own = (f"unresolved_{_lost_at(chain, reading.lineage).parent_reason}",)
     masks_constrained = rules.constrained_training == "mask"
     return Role(kind, lane, standing.maybe_side, (*own, *bars), masks_constrained)
+
+
+def _lost_at(chain: Chain, lineage: Lineage) -> CallFacts:
+    """The call at which an orphan's line breaks off."""
+    return [chain.last, *lineage.ancestors(chain.last)][-1]
 
 
 def _kind(chain: Chain, reading: Reading) -> BranchKind:

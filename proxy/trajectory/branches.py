@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from proxy.model import CallId, JsonObject
-from proxy.trajectory.call_facts import CallFacts, shared_ids
+from proxy.trajectory.call_facts import CallFacts, shared_ids, unpack
 from proxy.trajectory.chains import Chain
 from proxy.trajectory.lineage import Lineage
 
@@ -99,7 +99,7 @@ def make_branch(chain: Chain, role: Role, lineage: Lineage, holders: Mapping[Cal
         call_ids=tuple(call.call_id for call in chain.calls),
         owned_call_ids=tuple(call.call_id for call in chain.owned),
         links=tuple(_link(call, chain, lineage) for call in chain.owned),
-        token_ids=[*chain.last.prompt, *chain.last.completion],
+        token_ids=unpack(chain.last.tokens),
         loss_mask=mask,
         logprobs=logprobs,
         weight_spans=tuple(_weight_spans(chain.owned)),
@@ -114,7 +114,7 @@ def _trained(chain: Chain, role: Role) -> list[CallFacts]:
     """The owned calls whose tokens are trained on."""
     if role.bars or role.kind not in TRAINABLE_KINDS:
         return []
-    return [call for call in chain.owned if call.completion and not (call.constrained and role.masks_constrained)]
+    return [call for call in chain.owned if call.generated and not (call.constrained and role.masks_constrained)]
 
 
 def _trainable(chain: Chain, role: Role, trained: Sequence[CallFacts]) -> Trainable:
@@ -122,24 +122,24 @@ def _trainable(chain: Chain, role: Role, trained: Sequence[CallFacts]) -> Traina
         return Trainable(value=False, reasons=role.bars)
     if trained:
         return Trainable(value=True)
-    is_constrained = any(call.completion for call in chain.owned)
+    is_constrained = any(call.generated for call in chain.owned)
     return Trainable(value=False, reasons=("constrained" if is_constrained else "no_generated_tokens",))
 
 
 def _arrays(last: CallFacts, trained: Sequence[CallFacts]) -> tuple[list[int], list[float]]:
     """Mask and logprobs: those of the trained calls in their places, zeros elsewhere."""
-    length = len(last.prompt) + len(last.completion)
+    length = last.prompt_length + last.generated
     mask, logprobs = [0] * length, [0.0] * length
     for call in trained:
         start, end = _place(call)
         mask[start:end] = [1] * (end - start)
-        logprobs[start:end] = map(float, call.logprobs)
+        logprobs[start:end] = call.logprobs
     return mask, logprobs
 
 
 def _place(call: CallFacts) -> tuple[int, int]:
     """Where a call's generated tokens stand, in its own tokens and in all that extend them."""
-    return len(call.prompt), len(call.prompt) + len(call.completion)
+    return call.prompt_length, call.prompt_length + call.generated
 
 
 def _forked_from(chain: Chain, lineage: Lineage, holders: Mapping[CallId, Chain]) -> Fork | None:
@@ -187,12 +187,12 @@ def _seed_spans(calls: Sequence[CallFacts]) -> Iterator[Span]:
 
 def _constrained_spans(calls: Sequence[CallFacts]) -> Iterator[Span]:
     for call in calls:
-        if call.constrained and call.completion:
+        if call.constrained and call.generated:
             yield Span(*_place(call), {"call_id": call.call_id, "fields": list(call.constrained)})
 
 
 def _segments(calls: Sequence[CallFacts]) -> Iterator[tuple[CallFacts, JsonObject, int, int]]:
     for call in calls:
-        first = len(call.prompt)
+        first = call.prompt_length
         for segment in call.document["segments"] or ():
             yield call, segment, first + segment["start"], first + segment["end"]

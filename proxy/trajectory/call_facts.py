@@ -27,11 +27,11 @@ class CallFacts:
     """`root`, `resolved` or `unresolved`; a call without outcome yet counts as unresolved."""
     parent_reason: str
     parent_id: CallId | None
-    prompt: Sequence[int]
-    completion: Sequence[int]
-    logprobs: Sequence[float]
     tokens: bytes
-    """Prompt and completion, packed, to compare without a loop."""
+    """Prompt and completion, packed: to compare without a loop, and to hold a long rollout in little room."""
+    prompt_length: int
+    """Ids of the prompt; the rest was generated."""
+    logprobs: Sequence[float]
     requested_model: str | None
     has_tools: bool
     signals: Mapping[str, str]
@@ -47,24 +47,30 @@ class CallFacts:
     is_undelivered: bool
     """Whether every client that read it is known not to have got it whole."""
     document: JsonObject
+    """What else is passed on, as recorded."""
 
     @property
-    def prompt_tokens(self) -> bytes:
-        """The packed prompt."""
-        return self.tokens[: len(self.prompt) * ID_BYTES]
+    def generated(self) -> int:
+        """How many ids were sampled."""
+        return len(self.logprobs)
 
     def extends(self, other: "CallFacts") -> bool:
         """Whether this prompt begins with all that the other call read and said."""
-        return len(other.tokens) <= len(self.prompt) * ID_BYTES and self.tokens.startswith(other.tokens)
+        return len(other.tokens) <= self.prompt_length * ID_BYTES and self.tokens.startswith(other.tokens)
 
 
-# Ids are compared as signed 64-bit integers: whatever an engine may send fits.
-ID_BYTES = 8
+# As records keep ids: signed 32-bit integers.
+ID_TYPE = "i"
+ID_BYTES = array(ID_TYPE).itemsize
+PASSED_ON = ("state", "segments", "outcome", "finish_reason", "prefix")
 
 
-def read_calls(documents: Iterable[JsonObject]) -> tuple[CallFacts, ...]:
-    """The calls in the order in which they were reserved, which is the order of the documents."""
-    return tuple(_read(order, document) for order, document in enumerate(documents))
+def read_calls(documents: Iterable[JsonObject], first: int = 0) -> tuple[CallFacts, ...]:
+    """The calls in the order in which they were reserved, which is the order of the documents.
+
+    `first` is the number of calls that were read before, where they come in pages.
+    """
+    return tuple(_read(order, document) for order, document in enumerate(documents, first))
 
 
 def shared_ids(one: bytes, other: bytes) -> int:
@@ -81,7 +87,12 @@ def shared_ids(one: bytes, other: bytes) -> int:
 
 def pack(ids: Iterable[int]) -> bytes:
     """Ids as bytes."""
-    return array("q", ids).tobytes()
+    return array(ID_TYPE, ids).tobytes()
+
+
+def unpack(tokens: bytes) -> list[int]:
+    """Ids that were packed."""
+    return array(ID_TYPE, tokens).tolist()
 
 
 def _read(order: int, document: JsonObject) -> CallFacts:
@@ -98,10 +109,9 @@ def _read(order: int, document: JsonObject) -> CallFacts:
         parent_outcome=parent.get("outcome") or "unresolved",
         parent_reason=parent.get("reason") or "no_outcome_yet",
         parent_id=parent.get("call_id") if parent.get("outcome") == "resolved" else None,
-        prompt=prompt,
-        completion=completion,
-        logprobs=() if unusable else document["logprobs"],
         tokens=pack(prompt) + pack(completion),
+        prompt_length=len(prompt),
+        logprobs=array("d", () if unusable else document["logprobs"]),
         requested_model=document["requested_model"] or None,
         has_tools=bool(document["has_tools"]),
         signals=document["lane_signals"] or {},
@@ -113,7 +123,7 @@ def _read(order: int, document: JsonObject) -> CallFacts:
         constrained=tuple((document["sampling"] or {}).get("constrained") or ()),
         delivered_at=_delivered_at(document["deliveries"]),
         is_undelivered=_is_undelivered(document["deliveries"]),
-        document=document,
+        document={name: document[name] for name in PASSED_ON},
     )
 
 

@@ -58,7 +58,7 @@ def read_health(calls: Sequence[CallFacts], branches: Sequence[Branch]) -> Healt
         maybe_side=sum(branch.maybe_side for branch in branches),
         prefix_eligible=sum(bool(prefix.get("eligible")) for prefix in prefixes),
         prefix_supplied=sum(bool(prefix.get("supplied")) for prefix in prefixes),
-        generated_tokens=sum(len(call.completion) for call in calls),
+        generated_tokens=sum(call.generated for call in calls),
         trained_tokens=sum(sum(branch.loss_mask) for branch in branches),
     )
 

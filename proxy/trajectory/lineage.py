@@ -71,7 +71,7 @@ def _by_tokens(
         other
         for other in calls[: call.order]
         if not other.unusable
-        and other.completion
+        and other.generated
         and lanes[other.call_id].key == lanes[call.call_id].key
         and call.extends(other)
     ]

@@ -43,5 +43,5 @@ def _last(calls: Sequence[CallFacts], lane: str | None, reason: str) -> MainPath
         return MainPath(lane, calls[-1].call_id, reason)
     if len(ties) == 1:
         return MainPath(lane, ties[0].call_id, reason)
-    longest = max(ties, key=lambda call: (len(call.completion), -call.order))
+    longest = max(ties, key=lambda call: (call.generated, -call.order))
     return MainPath(lane, longest.call_id, f"{reason}_tie_by_generated_tokens")

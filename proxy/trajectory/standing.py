@@ -40,7 +40,7 @@ def agent_models(calls: Iterable[CallFacts]) -> frozenset[str]:
     generated = Counter[str]()
     for call in calls:
         if call.has_tools and call.requested_model:
-            generated[call.requested_model] += len(call.completion)
+            generated[call.requested_model] += call.generated
     most = max(generated.values(), default=0)
     return frozenset(model for model, count in generated.items() if count == most)
 
@@ -90,7 +90,7 @@ def _unused(calls: Sequence[CallFacts], lineage: Lineage) -> list[CallFacts]:
 
 
 def _longest(choices: Sequence[CallFacts]) -> CallFacts:
-    return max(choices, key=lambda call: (len(call.completion), -call.choice))
+    return max(choices, key=lambda call: (call.generated, -call.choice))
 
 
 def _retried(calls: Sequence[CallFacts], everything: Sequence[CallFacts], lineage: Lineage) -> list[CallFacts]:

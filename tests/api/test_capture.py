@@ -179,6 +179,27 @@ def test_forbidden_fields_never_reach_an_engine(rollout: RolloutClient, engine: 
     assert call["capture"]["complete"]
 
 
+def test_a_template_argument_cannot_replace_the_template(rollout: RolloutClient, engine: FakeEngine) -> None:
+    """What is the renderer's does not hide among the template's own arguments."""
+    arguments = {"enable_thinking": False, "chat_template": "{{ 'mine' }}", "tokenize": False, "tools": []}
+    send(rollout, stream=False, chat_template_kwargs=arguments)
+    call = rollout.call()
+
+    assert engine.requests[-1].body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert call["sampling"]["ignored"] == [
+        f"chat_template_kwargs.{name}" for name in ("chat_template", "tokenize", "tools")
+    ]
+
+
+def test_a_big_body_is_read_like_any_other(rollout: RolloutClient, engine: FakeEngine) -> None:
+    """In a thread of its own, so that other calls do not wait."""
+    refused = rollout.post({"messages": [{"role": "user", "content": "x" * 600_000}], "n": "many"})
+    long = rollout.post({"messages": [{"role": "user", "content": "x"}] * 20_000, "max_tokens": 2})
+
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
+    assert long.json()["error"]["code"] == "context_length_exceeded"
+
+
 def test_no_client_header_reaches_an_engine(rollout: RolloutClient, engine: FakeEngine) -> None:
     """The rollout's key and the harness's headers stay here."""
     headers = {"x-sglext-return-input-ids": "1", "x-request-id": "mine", "x-data-parallel-rank": "0", "cookie": "a=b"}

@@ -1,6 +1,8 @@
 """Trajectories over the control plane: one rollout, and the lines of closed groups."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from tests.control.conftest import Control, Told
 from tests.served import READER
 
 pytestmark = pytest.mark.anyio
+
+PAGE = (Path(__file__).parents[2] / "docs" / "trajectories.md").read_text("utf-8")
 
 
 async def said(
@@ -240,3 +244,13 @@ async def test_a_bad_query_is_one_readable_line(control: Control, told: Told, qu
 
     assert answer.status_code == 400
     assert word in told(answer)
+
+
+async def test_the_pages_examples_do_what_they_show(control: Control) -> None:
+    """With the token that they name."""
+    await control.opened("step-12-task-7-0", run="monday", group="step-12-task-7")
+    shown = re.findall(r'^curl "\$PROXY([^"]+)" -H "Authorization: Bearer \$READ"$', PAGE, re.MULTILINE)
+
+    assert len(shown) == 2
+    for path in shown:
+        assert (await control.ask("GET", path, token=READER)).status_code == 200, path

@@ -161,6 +161,13 @@ def test_assistant_turns_that_nobody_here_said_are_foreign() -> None:
     assert resolve(TASK, make.assistant("Ok."), make.user()) == Parent("unresolved", "no_match")
 
 
+def test_a_long_run_of_assistant_turns_costs_no_more_than_a_short_one() -> None:
+    """Only the last few can be one reply."""
+    told = echoes(make.ask(TASK, *[make.assistant("a")] * 5000))
+
+    assert [len(echo.messages) for echo in told] == [1, 2, 3, 4]
+
+
 def test_a_first_turn_is_a_root() -> None:
     """Nothing was said yet."""
     assert resolve(SYSTEM, TASK, known=False) == Parent("root", "first_turn")

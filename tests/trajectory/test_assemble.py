@@ -144,6 +144,21 @@ def test_a_fork_is_owned_by_the_main_path() -> None:
     assert found["main_path"] == {"branch": "c2", "call_id": "c2", "reason": "last_delivered_with_tools"}
 
 
+def test_a_fork_beside_the_main_path_is_owned_by_its_earliest_child() -> None:
+    """Here a sub-agent's."""
+    tape = Tape()
+    main = tape.root([9], [9], lane_signals=MAIN)
+    start = tape.root([1], [10], lane_signals=FIRST_SUB)
+    first = tape.child(start, [2], [11])
+    second = tape.child(start, [3], [12])
+
+    assert rows(document(tape)) == [
+        ("main", names([main])),
+        ("subagent", names([start, first])),
+        ("subagent", names([second])),
+    ]
+
+
 def test_an_unresolved_call_is_joined_by_its_tokens() -> None:
     """Where it extends one call, whose ancestors it extends as well."""
     tape = Tape()
@@ -169,6 +184,19 @@ def test_what_extends_two_calls_is_not_joined() -> None:
     assert rows(found) == [("main", names([first])), ("main", names([second])), ("orphan", names([lost]))]
     assert found["branches"][2]["trainable"] == {"value": False, "reasons": ["unresolved_ambiguous"]}
     assert sum(found["branches"][2]["loss_mask"]) == 0
+
+
+def test_what_goes_on_from_an_orphan_is_one_too() -> None:
+    """Even in a row of its own, with the reason of the call that was lost."""
+    tape = Tape()
+    tape.root([1], [10])
+    lost = tape.lost([5], [11])
+    tape.broken(lost, [6], [12])
+
+    found = document(tape)
+
+    assert [branch["kind"] for branch in found["branches"]] == ["main", "orphan", "orphan"]
+    assert found["branches"][2]["trainable"]["reasons"] == ["unresolved_no_match"]
 
 
 def test_a_header_places_a_call_whose_parent_was_not_found() -> None:

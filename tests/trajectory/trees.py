@@ -12,18 +12,15 @@ from tests.trajectory.tape import Tape, choice, failed, ids_of, resolved, title_
 ids = st.lists(st.integers(0, 2), max_size=3)
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=4)
 
+# Plain ones are many, so that most calls live and trees grow deep and wide.
 LANES: list[JsonObject] = [
-    {},
-    {},
+    *[{}] * 5,
     {"thread-id": "main"},
     {"thread-id": "sub", "x-codex-parent-thread-id": "main"},
     {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a1"},
 ]
 FATES: list[JsonObject] = [
-    {},
-    {},
-    {},
-    {},
+    *[{}] * 10,
     failed(),
     failed("proxy_died"),
     {"state": "late"},
@@ -32,13 +29,15 @@ FATES: list[JsonObject] = [
     {"deliveries": undelivered()},
 ]
 ASKING: list[JsonObject] = [
-    {},
-    {},
+    *[{}] * 6,
     {"has_tools": False, "request": {}},
     {"has_tools": False, "request": {}, "requested_model": "small"},
     {"requested_model": None},
     title_call(),
 ]
+
+
+KINDS = ["root", *["child"] * 6, "broken", "cut", "lost", "lost_child"]
 
 
 @st.composite
@@ -68,7 +67,7 @@ def add_call(draw: Any, tape: Tape) -> None:
     said, more = draw(ids), draw(fields())
     known = [call for call in tape.calls if call["prompt_token_ids"] is not None]
     earlier = draw(st.sampled_from(known)) if known else None
-    match draw(st.sampled_from(["root", "child", "child", "child", "broken", "cut", "lost", "lost_child"])):
+    match draw(st.sampled_from(KINDS)):
         case "child" if earlier:
             made = _like(tape, earlier, [*ids_of(earlier), *draw(ids)], said, more)
         case "broken" if earlier:
