@@ -213,6 +213,8 @@ def _facts(rollout: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "tokens", f"{counts['prompt_tokens']} in prompts, {counts['completion_tokens']} generated"
     yield "late", f"{counts['late']} results after the end"
     yield "capture", "complete" if health["complete"] else f"incomplete: {', '.join(health['reasons'])}"
+    if flags := [flag["flag"] for flag in rollout["group_flags"]]:
+        yield "group", f"ALARM: {', '.join(flags)}"
     yield "outcome", "-" if rollout["outcome"] is None else json.dumps(rollout["outcome"], ensure_ascii=False)
     yield "revision", str(rollout["revision"])
     if rollout["metadata"]:

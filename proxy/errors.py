@@ -151,8 +151,11 @@ class EngineFault(ProxyError):
         may_retry: bool = True,
         retry_after_s: int | None = None,
         engine_status: int | None = None,
+        detail: str | None = None,
     ) -> None:
         super().__init__(message, code=code, param=param)
+        self.detail = detail
+        """For whoever runs the proxy: addresses and causes that are no business of a harness."""
         self.engine_status = engine_status
         self.status = status
         self.retry_after_s = retry_after_s

@@ -48,7 +48,9 @@ async def exchange(running: Running, plan: Plan, dialect: Dialect, wiring: Wirin
         outcome = judge(fold.finish(), may_mask=wiring.settings.missing_ids == "mask")
     except EngineFault as fault:
         if fault.code == "engine_unreachable":
-            wiring.pool.suspect(plan.engine.name, fault.message)
+            wiring.pool.suspect(plan.engine.name, fault.detail or fault.message)
+        elif fault.code == "engine_cut":
+            wiring.pool.look_soon()
         outcome = failure_of(fault, fold.partial())
     except asyncio.CancelledError:
         # Only exchange_all cancels this task, and it wants to know how far the reply came.
@@ -77,6 +79,7 @@ def failure_of(fault: EngineFault, partial: Completion) -> Failure:
         message=fault.message,
         param=fault.param,
         engine_status=fault.engine_status,
+        detail=fault.detail,
         may_retry=fault.may_retry,
         retry_after_s=fault.retry_after_s,
         partial=partial,

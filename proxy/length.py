@@ -32,7 +32,7 @@ async def measure_context(ask: Ask, profile: Profile, engine: EngineRef, wiring:
         answer = await wiring.upstream.question(engine.url, request.path, request.body, api_key=engine.api_key)
     except EngineFault as fault:
         # The call itself will meet the same fault, and be recorded with it.
-        wiring.pool.suspect(engine.name, fault.message)
+        wiring.pool.suspect(engine.name, fault.detail or fault.message)
         return None
     count = answer.body.get("count") if answer.status == 200 and isinstance(answer.body, dict) else None
     if not isinstance(count, int):

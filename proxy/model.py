@@ -386,6 +386,8 @@ class Failure:
     message: str
     param: str | None = None
     engine_status: int | None = None
+    detail: str | None = None
+    """The cause as the network told it; on record, not told to the client."""
     may_retry: bool = True
     retry_after_s: int | None = None
     partial: Completion | None = None

@@ -6,8 +6,9 @@ event. A request for n choices is n plans that stand and fall together.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -19,7 +20,7 @@ from proxy.engine.pool import DIALECTS
 from proxy.errors import EngineFault, EngineUnready, ProxyError, RolloutClosed, StoreDown
 from proxy.exchange import Exchanged, exchange_all, first_failure, segments_of
 from proxy.length import decide_room
-from proxy.model import Ask, Call, Claimed, Completion, Delivery, Failure, Outcome, Parent, Plan, Timing
+from proxy.model import Ask, Call, Claimed, Completion, Delivery, Failure, Outcome, Parent, Plan, Replayable, Timing
 from proxy.recorded import recorded_reply
 from proxy.request.parent import echoes, resolve_parent
 from proxy.request.sampling import PinRules, pin_sampling
@@ -126,6 +127,9 @@ async def relay(running: Running, dialect: Dialect, wiring: Wiring) -> None:
             exchanged = await exchange_all(running, dialect, wiring)
         calls = [call_of(plan, one, started) for plan, one in zip(plans, exchanged, strict=True)]
         await commit(calls, wiring)
+    except StoreDown as error:
+        running.fail(error)
+        await record_loss(calls, error, wiring)
     except ProxyError as error:
         running.fail(error)
     except Exception:
@@ -136,6 +140,29 @@ async def relay(running: Running, dialect: Dialect, wiring: Wiring) -> None:
         show_end(running, [call.outcome for call in calls])
     finally:
         metrics.in_flight(-len(plans))
+
+
+async def record_loss(calls: Sequence[Call], error: StoreDown, wiring: Wiring) -> None:
+    """The client was told that its reply is not on record: write that down as soon as the store can.
+
+    Until then the leases are kept; after it a retry finds the draw failed, and gets the same one again.
+    """
+    lost = [
+        replace(call, outcome=loss_of(call.outcome, error), replayable=Replayable("no", ("store_unavailable",)))
+        for call in calls
+    ]
+    while True:
+        await asyncio.sleep(LONGEST_COMMIT_PAUSE_S)
+        with contextlib.suppress(StoreDown, RolloutClosed):
+            await wiring.store.record(lost)
+            return
+
+
+def loss_of(outcome: Outcome, error: StoreDown) -> Failure:
+    """A reply that came and could not be kept; one that had failed stays what it was."""
+    if isinstance(outcome, Failure):
+        return outcome
+    return Failure("store_unavailable", error.status, error.message, retry_after_s=error.retry_after_s, partial=outcome)
 
 
 def call_of(plan: Plan, exchanged: Exchanged, started: float) -> Call:
@@ -168,6 +195,11 @@ async def commit(calls: Sequence[Call], wiring: Wiring) -> None:
     metrics.commit(clock.ticks() - started)
     for call in calls:
         count(call)
+        if isinstance(call.outcome, Failure):
+            failure = call.outcome
+            log.info(
+                "call failed", call_id=call.plan.call_id, kind=failure.kind, reason=failure.detail or failure.message
+            )
     for flag in flags:
         metrics.group_collapsed()
         log.warning("group collapsed: two samples drew the same first reply", group=group_of(calls), **flag.detail)

@@ -105,6 +105,23 @@ def test_a_record_that_cannot_be_made_takes_the_end_away(start: Any, *, stream: 
     assert engine.running == 0
 
 
+def test_a_reply_that_could_not_be_kept_is_a_loss_once_the_store_is_back(start: Any) -> None:
+    """Its tokens are on record as a failure's, and the retry gets the same draw."""
+    proxy, _engine = start(timeouts={"commit_wait_s": 0.2})
+    client, gate = proxy.rollout(), Gate(proxy)
+    gate.refuses_records = True
+    client.post(asked())
+    gate.refuses_records = False
+    gate.open()
+    lost = client.call()
+    retried = client.post(asked())
+    kept = client.call()
+
+    assert (lost["state"], lost["failure"]["kind"], retried.status_code) == ("failed", "store_unavailable", 200)
+    assert (kept["state"], kept["call_id"], kept["seed"]) == ("done", lost["call_id"], lost["seed"])
+    assert kept["completion_token_ids"] == lost["completion_token_ids"]
+
+
 @AS_STREAM
 def test_while_the_store_is_down_no_engine_is_asked(shared: Shared, *, stream: bool) -> None:
     """503 with Retry-After, and served again once it is back."""

@@ -113,12 +113,13 @@ def counts_document(counts: RolloutCounts) -> JsonObject:
 
 
 def health_document(counts: RolloutCounts) -> JsonObject:
-    """Whether everything that engines drew for this rollout is on record, and what is not."""
+    """Whether every call of this rollout has an outcome with whole tokens, and what has not."""
     kinds = dict(counts.failures)
     reasons = {
         "no_outcome_yet": counts.reserved > 0,
         "proxy_died": "proxy_died" in kinds,
         "missing_ids": counts.uncaptured > 0 or "missing_ids" in kinds,
+        "late_results": counts.late > 0,
     }
     found = [reason for reason, holds in reasons.items() if holds]
     return {"complete": not found, "reasons": found}

@@ -15,7 +15,7 @@ import structlog
 
 from proxy.engine.dialect import Dialect
 from proxy.engine.fit import check_fit
-from proxy.engine.probe import Probe
+from proxy.engine.probe import Probe, is_same_server
 from proxy.engine.sglang import SglangDialect
 from proxy.engine.upstream import Upstream
 from proxy.engine.vllm import VllmDialect
@@ -89,8 +89,12 @@ class Pool:
         """A call could not reach this engine: give it none until it was looked at again."""
         for engine in self.engines:
             if engine.name == name:
-                engine.problem = problem
-                self._look_now.set()
+                _tell_problem(engine, problem)
+        self._look_now.set()
+
+    def look_soon(self) -> None:
+        """A call broke off: its engine may be gone, so look at once."""
+        self._look_now.set()
 
     def findings(self, profile: Profile) -> tuple[Finding, ...]:
         """What stands between a profile and each engine that is known."""
@@ -104,20 +108,30 @@ class Pool:
         return check_fit(profile, ref.name, ref.facts, require_replayable=self._require_replayable)
 
     async def _look_at(self, engine: Engine) -> None:
+        """Ask an engine who it is: it may have gone, come back, or become another one at the same address."""
+        known = engine.ref.facts if engine.ref else None
         probe = Probe(self._upstream, engine.url, engine.api_key)
-        if engine.problem is None and not await probe.alive():
-            engine.problem = "does not answer"
-            log.warning("engine lost", engine=engine.name, url=engine.url)
-        if engine.problem is None:
-            return
         try:
-            facts = await probe.facts(engine.settings.kind)
+            facts = await probe.facts(engine.settings.kind, known)
         except (EngineUnready, EngineFault) as error:
-            engine.problem = error.message
+            # An engine that is paused or busy may leave questions about itself open, and is well all the same.
+            if engine.problem is not None or not await probe.alive():
+                _tell_problem(engine, error.message)
             return
+        told = {"engine": engine.name, "url": engine.url, "kind": facts.kind, "model": facts.model}
+        if engine.problem is not None:
+            log.info("engine found", **told, version=facts.version, deterministic=facts.deterministic)
+        elif known is not None and not is_same_server(facts, known):
+            log.warning("engine changed", **told, version=facts.version, deterministic=facts.deterministic)
         engine.ref = EngineRef(engine.name, engine.url, facts, engine.api_key)
         engine.problem = None
-        log.info("engine found", engine=engine.name, url=engine.url, kind=facts.kind, model=facts.model)
+
+
+def _tell_problem(engine: Engine, problem: str) -> None:
+    """Note why an engine gets no calls, and log it once."""
+    if problem != engine.problem:
+        log.warning("engine not well", engine=engine.name, url=engine.url, problem=problem)
+    engine.problem = problem
 
 
 def _share(rollout_id: RolloutId, engine: Engine) -> float:

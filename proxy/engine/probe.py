@@ -1,6 +1,7 @@
 """What an engine says of itself, asked without generating a token and without anything that could harm it."""
 
 import re
+from dataclasses import replace
 from typing import Any, Literal
 
 from proxy.engine.dialect import CHAT_PATH
@@ -12,6 +13,11 @@ from proxy.model import EngineFacts, EngineKind, JsonObject
 FAR_TOKEN_ID = 1_048_576
 # From here on SGLang checks logit_bias before it schedules anything.
 SGLANG_CHECKS_BIAS_FROM = (0, 5, 18)
+# Where that error tells the vocabulary, and how many ids there are beyond the number it tells.
+VOCABULARY_IN_REFUSAL: dict[EngineKind, tuple[str, int]] = {
+    "vllm": (r"Vocabulary size: (\d+)", 0),
+    "sglang": (r"keys in \[0, (\d+)\]", 1),
+}
 
 
 class Probe:
@@ -22,18 +28,23 @@ class Probe:
         self._url = url
         self._api_key = api_key
 
-    async def facts(self, kind: Literal["auto", "vllm", "sglang"]) -> EngineFacts:
-        """Everything the proxy needs to know; raises EngineUnready with the reason where it cannot be had."""
+    async def facts(self, kind: Literal["auto", "vllm", "sglang"], known: EngineFacts | None = None) -> EngineFacts:
+        """Everything the proxy needs to know; raises EngineUnready with the reason where it cannot be had.
+
+        The size of the vocabulary takes a question that engines log as an error: while model and version are those
+        that are `known`, it is not asked again.
+        """
         model = await self._served_model()
         found = _kind_of(model)
         if kind not in {"auto", found}:
             raise EngineUnready(f"{self._url} was configured as {kind} but looks like {found}")
-        if found == "sglang":
-            return await self._sglang_facts(model)
-        return await self._vllm_facts(model)
+        facts = await (self._sglang_facts(model) if found == "sglang" else self._vllm_facts(model))
+        if known is not None and is_same_server(facts, known):
+            return replace(facts, vocabulary=known.vocabulary)
+        return replace(facts, vocabulary=await self._vocabulary(facts))
 
     async def alive(self) -> bool:
-        """Whether the engine's HTTP server answers; nothing is generated."""
+        """Whether the engine's HTTP server answers; nothing is generated, and no scheduler is asked."""
         try:
             return (await self._get("/v1/models")).status == 200
         except EngineFault:
@@ -43,7 +54,7 @@ class Probe:
         try:
             answer = await self._get("/v1/models")
         except EngineFault as fault:
-            raise EngineUnready(fault.message) from fault
+            raise EngineUnready(f"{fault.message}: {fault.detail}" if fault.detail else fault.message) from fault
         models = answer.body.get("data") if isinstance(answer.body, dict) else None
         served = models[0] if isinstance(models, list) and models else None
         if answer.status != 200 or not isinstance(served, dict) or not isinstance(served.get("id"), str):
@@ -60,9 +71,9 @@ class Probe:
             version=_text(version.body, "version"),
             model=str(model["id"]),
             context_length=_number(model.get("max_model_len")),
-            vocabulary=await self._vocabulary(str(model["id"]), r"Vocabulary size: (\d+)", extra_ids=0),
+            vocabulary=None,
             deterministic=None,
-            details={"logprobs_mode": mode.group(1)} if mode else {},
+            details={"root": model.get("root")} | ({"logprobs_mode": mode.group(1)} if mode else {}),
         )
 
     async def _sglang_facts(self, model: JsonObject) -> EngineFacts:
@@ -81,11 +92,15 @@ class Probe:
             version=version,
             model=str(model["id"]),
             context_length=_number(model.get("max_model_len")) or _number(info.get("context_length")),
-            vocabulary=await self._sglang_vocabulary(str(model["id"]), version),
+            vocabulary=None,
             deterministic=bool(info.get("enable_deterministic_inference") or info.get("rl_on_policy_target")),
             auto_truncates=bool(info.get("allow_auto_truncate")),
             details={name: info[name] for name in kept if info.get(name) is not None}
-            | {"logprobs_mode": "processed_before_filters", "weight_version": live.get("weight_version")},
+            | {
+                "root": live.get("model_path"),
+                "logprobs_mode": "processed_before_filters",
+                "weight_version": live.get("weight_version"),
+            },
         )
 
     async def _sglang_info(self, path: str, older_path: str) -> JsonObject:
@@ -96,31 +111,35 @@ class Probe:
             raise EngineUnready(f"{self._url}{path} answered {answer.status}: does a router stand in front of SGLang?")
         return answer.body
 
-    async def _sglang_vocabulary(self, model: str, version: str) -> int | None:
-        if _version(version) < SGLANG_CHECKS_BIAS_FROM:
+    async def _vocabulary(self, facts: EngineFacts) -> int | None:
+        """The number of ids, read out of the refusal of an impossible logit bias; None where asking is not safe."""
+        if facts.kind == "sglang" and _version(facts.version) < SGLANG_CHECKS_BIAS_FROM:
             return None
-        return await self._vocabulary(model, r"keys in \[0, (\d+)\]", extra_ids=1)
-
-    async def _vocabulary(self, model: str, pattern: str, *, extra_ids: int) -> int | None:
-        """The number of ids, read out of the refusal of an impossible logit bias."""
-        answer = await self._question(
-            CHAT_PATH,
-            {
-                "model": model,
-                "messages": [{"role": "user", "content": "-"}],
-                "max_tokens": 1,
-                "temperature": 1,
-                "logit_bias": {str(FAR_TOKEN_ID): 0},
-            },
-        )
+        body = {
+            "model": facts.model,
+            "messages": [{"role": "user", "content": "-"}],
+            "max_tokens": 1,
+            "temperature": 1,
+            "logit_bias": {str(FAR_TOKEN_ID): 0},
+        }
+        answer = await self._question(CHAT_PATH, body)
+        pattern, ids_beyond = VOCABULARY_IN_REFUSAL[facts.kind]
         found = re.search(pattern, answer.text) if answer.status == 400 else None
-        return int(found.group(1)) + extra_ids if found else None
+        return int(found.group(1)) + ids_beyond if found else None
 
     async def _get(self, path: str) -> Answer:
         return await self._question(path, None)
 
     async def _question(self, path: str, body: JsonObject | None) -> Answer:
         return await self._upstream.question(self._url, path, body, api_key=self._api_key)
+
+
+def is_same_server(facts: EngineFacts, known: EngineFacts) -> bool:
+    """Whether two looks saw the same engine, so far as it tells of itself; new weights do not make another one."""
+    ours, theirs = (
+        replace(seen, vocabulary=None, details=seen.details | {"weight_version": None}) for seen in (facts, known)
+    )
+    return ours == theirs
 
 
 def _kind_of(model: JsonObject) -> EngineKind:

@@ -209,14 +209,14 @@ def _unreached(error: httpx.HTTPError) -> EngineFault:
     """No byte of a reply arrived."""
     if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
         return EngineFault("engine_stalled", 504, "the engine did not begin to answer in time")
-    return EngineFault("engine_unreachable", 502, f"the engine cannot be reached: {_cause(error)}")
+    return EngineFault("engine_unreachable", 502, "the engine cannot be reached", detail=_cause(error))
 
 
 def _cut(error: httpx.HTTPError) -> EngineFault:
     """The reply broke off."""
     if isinstance(error, httpx.ReadTimeout):
         return EngineFault("engine_stalled", 504, "the engine fell silent in the middle of its reply")
-    return EngineFault("engine_cut", 502, f"the engine's reply broke off: {_cause(error)}")
+    return EngineFault("engine_cut", 502, "the engine's reply broke off", detail=_cause(error))
 
 
 def _cause(error: httpx.HTTPError) -> str:

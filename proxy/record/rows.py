@@ -129,6 +129,7 @@ def failure_field(failure: Failure) -> JsonObject:
         "message": failure.message,
         "param": failure.param,
         "engine_status": failure.engine_status,
+        "detail": failure.detail,
         "may_retry": failure.may_retry,
         "retry_after_s": failure.retry_after_s,
     }

@@ -58,7 +58,7 @@ async def test_a_call_without_outcome_leaves_the_capture_incomplete(control: Con
     [
         (RolloutCounts(), []),
         (RolloutCounts(failed=1, failures=(("client_gone", 1),)), []),
-        (RolloutCounts(late=1), []),
+        (RolloutCounts(late=1), ["late_results"]),
         (RolloutCounts(reserved=1), ["no_outcome_yet"]),
         (RolloutCounts(failures=(("proxy_died", 1),)), ["proxy_died"]),
         (RolloutCounts(failures=(("missing_ids", 1),)), ["missing_ids"]),
