@@ -214,7 +214,10 @@ def test_tokens_join_nothing_across_lanes() -> None:
     start = tape.root([1], [10], lane_signals=MAIN)
     lost = tape.lost([*ids_of(start), 2], [11], lane_signals=FIRST_SUB)
 
-    assert rows(document(tape)) == [("main", names([start])), ("subagent", names([lost]))]
+    found = document(tape)
+
+    assert rows(found) == [("main", names([start])), ("subagent", names([lost]))]
+    assert found["branches"][1]["links"][0] == {"call_id": "c1", "parent_call_id": None, "reason": "no_match"}
 
 
 def test_a_reply_without_ids_leaves_its_childs_row_whole() -> None:
@@ -241,6 +244,14 @@ def test_logprobs_that_are_no_numbers_are_missing() -> None:
     found = document(tape)
 
     assert found["trainable"] == {"value": False, "reasons": ["missing_ids"]}
+
+
+def test_ids_with_gaps_are_not_trained_on() -> None:
+    """Even where their counts happen to agree."""
+    tape = Tape()
+    tape.root([1], [10], capture={"complete": False, "gaps": ["fewer_ids_than_usage"]})
+
+    assert document(tape)["excluded"] == [{"call_id": "c0", "reason": "missing_ids"}]
 
 
 def test_failed_and_late_calls_are_excluded_by_their_own_word() -> None:
