@@ -201,6 +201,15 @@ class Settings(BaseSettings):
     unknown_fields: Literal["drop", "refuse"] = Field(
         "drop", description="Fields outside the allow-list: dropped and recorded, or refused."
     )
+    side_other_model: bool = Field(
+        True, description="Take a lone call without tools for another model than the agent's out of trajectories."
+    )
+    side_uncertain: Literal["keep", "drop"] = Field(
+        "keep", description="What becomes of calls that look like side calls and cannot be proven to be."
+    )
+    constrained_training: Literal["keep", "mask"] = Field(
+        "mask", description="Whether trajectories train on tokens drawn under a bent distribution."
+    )
     media_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Hosts whose image and audio URLs may reach the engine, comma separated; data: URLs always may."
     )

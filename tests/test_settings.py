@@ -47,6 +47,8 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("reasoning-field", "Reason ing", ("reasoning_field:",)),
     ("store", "postgresql://h/db", ("store:", "sqlite:///")),
     ("store", "sqlite:///", ("store:",)),
+    ("side-uncertain", "maybe", ("side_uncertain:",)),
+    ("constrained-training", "yes", ("constrained_training:",)),
     ("durability", "none", ("durability:",)),
     ("admin-token", "short", ("admin_token:", "16")),
     ("read-token", "short", ("read_token:", "16")),
@@ -142,7 +144,7 @@ def test_every_bounded_setting_has_a_wrong_value_in_the_table() -> None:
     """A bound that is added needs its line here."""
     tried = {flag.replace("-", "_").replace("profiles.train", "profiles.NAME") for flag, _, _ in WRONG}
     free = {"host", "control_host", "control_socket", "media_hosts", "secrets_file"}
-    switches = {"require_replayable", "auto_register", "heartbeat_unstreamed"}
+    switches = {"require_replayable", "auto_register", "heartbeat_unstreamed", "side_other_model"}
 
     assert {row.key for row in flag_rows()} - tried == free | switches
 

@@ -129,9 +129,14 @@ async def trajectory_of(wiring: Wiring, rollout: Rollout, *, include_all: bool =
     return await run_in_threadpool(work)
 
 
-def rules_of(_wiring: Wiring) -> TrajectoryRules:
-    """The rules in force."""
-    return TrajectoryRules()
+def rules_of(wiring: Wiring) -> TrajectoryRules:
+    """The rules that the settings put in force."""
+    settings = wiring.settings
+    return TrajectoryRules(
+        other_model_is_side=settings.side_other_model,
+        side_uncertain=settings.side_uncertain,
+        constrained_training=settings.constrained_training,
+    )
 
 
 def read_cursor(query: TrajectoriesQuery) -> Cursor:
