@@ -293,10 +293,10 @@ def test_a_client_that_comes_back_while_the_cut_is_recorded_is_told_to_come_agai
         assert len(client.call()["earlier_failures"]) == 1
 
 
-def test_a_claim_on_what_nobody_answers_is_told_to_come_again(
+def test_a_retry_of_what_could_not_be_kept_is_told_to_come_again(
     shared: tuple[ServedProxy, FakeEngine], tmp_path: Path
 ) -> None:
-    """A record was given up with the store; until its lease lapses the call hangs in the air, its readings do not."""
+    """Until the loss is on record the retry reads the same error; then it gets the same draw again."""
     _, engine = shared
     with served(settings_for(tmp_path, engine.url, timeouts={"commit_wait_s": 0.1})) as proxy:
         client, gate = proxy.rollout(), Gate(proxy)
@@ -304,9 +304,10 @@ def test_a_claim_on_what_nobody_answers_is_told_to_come_again(
         assert send(client).status_code == 503
         gate.open()
         busy = send(client, headers=RETRY)
-        proxy.do(proxy.wiring.store.sweep(2e9))
+        lost = client.call()
 
-        assert (busy.status_code, error_of(busy)["code"]) == (503, "repeat_busy")
+        assert (busy.status_code, error_of(busy)["code"]) == (503, "store_unavailable")
+        assert lost["failure"]["kind"] == "store_unavailable"
         assert send(client).status_code == 200
         assert readings(client) == [(None, "error_told"), ("retry_count", "error_told"), ("failed", "delivered")]
 
