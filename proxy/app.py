@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 def make_app(wiring: Wiring, *, data: bool, control: bool) -> FastAPI:
     """An application that serves one plane or both."""
-    app = FastAPI(title="Rollpin", openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Rollpin", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.wiring = wiring
     if control:
         app.include_router(control_routes())
@@ -195,8 +195,8 @@ def _listen(wiring: Wiring) -> tuple[list[socket.socket], ASGIApp]:
     wiring.data_port = data.getsockname()[1]
     log.info("data plane", url=f"http://{settings.host}:{wiring.data_port}")
     if settings.control_socket is not None:
-        control = _bind_unix(settings.control_socket)
-        address: str | int = str(settings.control_socket)
+        control = _bind_unix(settings.control_socket.resolve())
+        address: str | int = str(settings.control_socket.resolve())
     elif settings.control_port is not None:
         control = _bind(settings.control_host, settings.control_port)
         address = control.getsockname()[1]

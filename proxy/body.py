@@ -24,6 +24,8 @@ def json_object(text: bytes) -> JsonObject:
         value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except RecursionError:
         raise BadAsk("the body is nested too deeply", code="invalid_json") from None
+    except UnicodeDecodeError:
+        raise BadAsk("the body is not JSON: text that is not valid Unicode", code="invalid_json") from None
     except ValueError as error:
         raise BadAsk(f"the body is not JSON: {error}", code="invalid_json") from None
     if _is_deeper(value, DEEPEST_NESTING):

@@ -5,6 +5,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import structlog
+
 from proxy import clock
 from proxy.engine.dialect import Dialect
 from proxy.engine.fold import ReplyFold
@@ -12,6 +14,8 @@ from proxy.errors import EngineFault
 from proxy.model import Completion, Failure, Outcome, Plan, Segment
 from proxy.running import Running
 from proxy.wiring import Wiring
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,9 @@ async def exchange(running: Running, plan: Plan, dialect: Dialect, wiring: Wirin
     except asyncio.CancelledError:
         # Only exchange_all cancels this task, and it wants to know how far the reply came.
         outcome = cut_short(running, fold.partial())
+    except Exception:
+        log.exception("an exchange broke", call_id=plan.call_id)
+        outcome = Failure("internal_error", 500, "the proxy failed in this call; its log says how", may_retry=False)
     return Exchanged(outcome, first_event_s)
 
 

@@ -15,15 +15,16 @@ TEMPLATE_ALLOWANCE = 4096
 
 async def decide_room(ask: Ask, profile: Profile, engine: EngineRef, wiring: Wiring) -> Room:
     """Both bounds on the reply. Raises BadAsk where the prompt fills the context."""
-    return Room(
-        context=await measure_context(ask, profile, engine, wiring),
-        budget=await measure_budget(ask, wiring),
-    )
+    budget = await measure_budget(ask, wiring)
+    return Room(context=await measure_context(ask, profile, engine, budget, wiring), budget=budget)
 
 
-async def measure_context(ask: Ask, profile: Profile, engine: EngineRef, wiring: Wiring) -> int | None:
+async def measure_context(
+    ask: Ask, profile: Profile, engine: EngineRef, budget: int | None, wiring: Wiring
+) -> int | None:
     """Tokens left in the context; the engine's tokenizer is asked only where the limits could meet, else None."""
-    limits = [limit for limit in (asked_max_tokens(ask.body), profile.max_tokens_cap) if limit is not None]
+    bounds = (asked_max_tokens(ask.body), profile.max_tokens_cap, budget)
+    limits = [limit for limit in bounds if limit is not None]
     context = engine.facts.context_length
     if not limits or context is None or min(limits) + most_prompt_tokens(ask) <= context:
         return None
@@ -32,7 +33,8 @@ async def measure_context(ask: Ask, profile: Profile, engine: EngineRef, wiring:
         answer = await wiring.upstream.question(engine.url, request.path, request.body, api_key=engine.api_key)
     except EngineFault as fault:
         # The call itself will meet the same fault, and be recorded with it.
-        wiring.pool.suspect(engine.name, fault.detail or fault.message)
+        if fault.code == "engine_unreachable":
+            wiring.pool.suspect(engine.name, fault.detail or fault.message)
         return None
     count = answer.body.get("count") if answer.status == 200 and isinstance(answer.body, dict) else None
     if not isinstance(count, int):

@@ -168,13 +168,13 @@ class Turns:
         self._admitted = 0
 
     @contextmanager
-    def admission(self, rollout_id: RolloutId) -> Iterator["Admission"]:
-        """Room for one call; given back when the block fails, else when the started turn ends. Raises Busy."""
-        if self._admitted >= self._at_once:
-            raise Busy(f"{self._at_once} calls are in flight, which is the limit of this proxy")
-        if self._per_rollout.get(rollout_id, 0) >= self._per_rollout_at_once:
-            raise Busy(f"{self._per_rollout_at_once} calls of this rollout are in flight, which is its limit")
-        admission = Admission(self, rollout_id)
+    def admission(self, rollout_id: RolloutId, calls: int = 1) -> Iterator["Admission"]:
+        """Room for the calls of a request; given back when the block fails, else when its turn ends. Raises Busy."""
+        if self._admitted + calls > self._at_once:
+            raise Busy(f"at most {self._at_once} calls may be in flight in this proxy")
+        if self._per_rollout.get(rollout_id, 0) + calls > self._per_rollout_at_once:
+            raise Busy(f"at most {self._per_rollout_at_once} calls of one rollout may be in flight")
+        admission = Admission(self, rollout_id, calls)
         try:
             yield admission
         except BaseException:
@@ -220,15 +220,15 @@ class Turns:
 
 
 class Admission:
-    """Room for one call, given back once."""
+    """Room for some calls, given back once."""
 
-    def __init__(self, turns: Turns, rollout_id: RolloutId) -> None:
+    def __init__(self, turns: Turns, rollout_id: RolloutId, calls: int) -> None:
         self._turns = turns
         self._rollout_id = rollout_id
-        self._held = True
-        turns.count(rollout_id, 1)
+        self._held = calls
+        turns.count(rollout_id, calls)
 
     def give_back(self) -> None:
-        if self._held:
-            self._held = False
-            self._turns.count(self._rollout_id, -1)
+        held, self._held = self._held, 0
+        if held:
+            self._turns.count(self._rollout_id, -held)

@@ -48,7 +48,7 @@ async def serve_turn(ask: Ask, wiring: Wiring) -> Served:
 
     Raises ProxyError where it may not happen; then nothing was recorded and no engine was asked.
     """
-    with wiring.turns.admission(ask.identity.rollout_id) as admission:
+    with wiring.turns.admission(ask.identity.rollout_id, ask.choices) as admission:
         decision = await decide(ask, wiring)
         drawn = await draw(decision, wiring)
         if drawn.plans:

@@ -17,8 +17,8 @@ from tests.contracts.harness import Harness
 from tests.fakes import FakeEngine, Say
 from tests.served import ServedProxy, served, settings_for
 
-LONG = make.completion(answer=tuple(range(200, 220)))
-"""Twenty tokens at logprob -0.5 each: no two honest draws come out like this."""
+LONG = make.completion(answer=tuple(range(200, 240)))
+"""Forty tokens at logprob -0.5 each: no two honest draws come out like this."""
 SAID = Say("a reply that is far too long for two honest draws to come out the same by chance alone")
 
 
@@ -111,7 +111,7 @@ async def test_a_rollout_that_repeats_itself_raises_no_flag(store: SqliteStore) 
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("likelihood", "flags"), [(0.02, 0), (0.5, 0), (1.0, 0), (0.009, 1)])
+@pytest.mark.parametrize(("likelihood", "flags"), [(0.02, 0), (0.5, 0), (1.0, 0), (2e-6, 0), (5e-7, 1)])
 async def test_what_chance_would_repeat_raises_no_flag(store: SqliteStore, likelihood: float, flags: int) -> None:
     """A short "Yes" is no disease; the logprobs tell how likely it was."""
     tokens = replace(make.completion().tokens, logprobs=(math.log(likelihood), 0.0, 0.0))

@@ -143,9 +143,9 @@ async def test_room_is_limited_in_all_and_per_rollout() -> None:
     """429 says which limit it was."""
     turns = Turns(at_once=3, at_once_per_rollout=2)
     with turns.admission(ONE), turns.admission(ONE):
-        with pytest.raises(Busy, match="of this rollout"), turns.admission(ONE):
+        with pytest.raises(Busy, match="of one rollout"), turns.admission(ONE):
             pass
-        with turns.admission(OTHER), pytest.raises(Busy, match="of this proxy"), turns.admission(RolloutId("r3")):
+        with turns.admission(OTHER), pytest.raises(Busy, match="in this proxy"), turns.admission(RolloutId("r3")):
             pass
 
 

@@ -5,6 +5,7 @@ for, reasoning under one name.
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,6 +33,8 @@ USAGE_FIELDS = (
     "completion_tokens_details",
 )
 STREAM_END = b"data: [DONE]\n\n"
+PROSE = frozenset({"text", "content", "title", "arguments"})
+HAS_SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*:[^\s]")
 
 
 def read_ask(identity: Identity, body: JsonObject, settings: Settings) -> Ask:
@@ -218,29 +221,49 @@ def _check_tool_calls(where: str, calls: object) -> None:
 
 
 def _check_media(messages: list[JsonObject], allowed_hosts: tuple[str, ...]) -> None:
-    """Refuse media that the engine would fetch from elsewhere."""
+    """Refuse media that the engine would fetch from elsewhere, and parts that stand for tensors."""
     for index, message in enumerate(messages):
-        for url in _media_urls(message.get("content")):
-            if not url.startswith("data:") and _host_of(url) not in allowed_hosts:
-                raise BadAsk(
-                    f"messages[{index}]: media must come as data: URLs, not from {url[:80]!r}",
-                    code="media_url_refused",
-                    param=f"messages[{index}].content",
-                )
+        for part in _parts(message.get("content")):
+            if str(part.get("type")).endswith("_embeds"):
+                raise _media_refused(index, f"{part['type']} parts are not passed on")
+            for url in _media_urls(part):
+                if not may_fetch(url, allowed_hosts):
+                    raise _media_refused(index, f"media must come as data: URLs, not from {url[:80]!r}")
 
 
-def _host_of(url: str) -> str | None:
+def may_fetch(url: str, allowed_hosts: tuple[str, ...]) -> bool:
+    """Whether an engine may be given this URL: data: always, http(s) from an allowed host told in a plain way."""
+    if url.startswith("data:"):
+        return True
     try:
-        return urlsplit(url).hostname
+        parts = urlsplit(url)
     except ValueError:
-        return None
+        return False
+    return parts.scheme in {"http", "https"} and parts.netloc in allowed_hosts and "\\" not in url
 
 
-def _media_urls(content: object) -> Iterator[str]:
-    for part in content if isinstance(content, list) else ():
-        for name, value in part.items():
-            if name.endswith("_url"):
-                yield str(value.get("url")) if isinstance(value, dict) else str(value)
+def _media_refused(index: int, why: str) -> BadAsk:
+    return BadAsk(f"messages[{index}]: {why}", code="media_url_refused", param=f"messages[{index}].content")
+
+
+def _parts(value: object) -> Iterator[JsonObject]:
+    """Every object inside a list of content parts, however deep."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _parts(item)
+    elif isinstance(value, dict):
+        yield value
+        for item in value.values():
+            yield from _parts(item)
+
+
+def _media_urls(part: JsonObject) -> Iterator[str]:
+    """Texts of a part that an engine could take for an address: in URL fields, and anything with a scheme elsewhere."""
+    for name, value in part.items():
+        if name.endswith("_url"):
+            yield str(value.get("url")) if isinstance(value, dict) else str(value)
+        elif isinstance(value, str) and name not in PROSE and HAS_SCHEME.match(value):
+            yield value
 
 
 def _choices(n: object) -> int:

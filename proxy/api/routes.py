@@ -1,6 +1,7 @@
 """The data plane: the routes that harnesses see, under a rollout's own base URL and under the plain one."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from proxy import clock
 from proxy.api.chat import ChatView, read_ask
 from proxy.api.delivery import DeliveryResponse
 from proxy.body import json_object, read_body
-from proxy.errors import NotFound, RolloutClosed
+from proxy.errors import Conflict, NotFound, RolloutClosed
 from proxy.model import Ask, Identity, JsonObject, Rollout, RolloutId
 from proxy.request.identify import Caller, authorise, identify, lane_signals, retry_count
 from proxy.settings import Settings, is_loopback
@@ -21,6 +22,8 @@ from proxy.wiring import Wiring
 ROLLOUT_BASE = "/rollouts/{rollout_id}/v1"
 PLAIN_BASE = "/v1"
 DEFAULT_RUN = "default"
+# In the metadata of a rollout that its first call opened: any key is accepted for it.
+AUTO_REGISTERED = "auto_registered"
 # Some ten milliseconds of parsing and hashing.
 BIG_BODY_BYTES = 500_000
 
@@ -77,11 +80,11 @@ async def known_caller(request: Request, wiring: Wiring) -> Identity:
         request.headers, request.path_params.get("rollout_id"), trust_header=wiring.settings.trust_rollout_header
     )
     rollout = await wiring.store.rollout(caller.rollout_id)
-    if wiring.settings.auto_register and _is_local(request):
-        rollout = rollout or await _register(caller, wiring)
-    else:
-        if rollout is None:
-            raise NotFound(f"no rollout is named {caller.rollout_id!r}", code="unknown_rollout")
+    if rollout is None and wiring.settings.auto_register and _is_local(request):
+        rollout = await _register(caller, wiring)
+    if rollout is None:
+        raise NotFound(f"no rollout is named {caller.rollout_id!r}", code="unknown_rollout")
+    if not (rollout.metadata.get(AUTO_REGISTERED) and wiring.settings.auto_register):
         authorise(caller, wiring.keys)
     check_open(rollout)
     return Identity(
@@ -100,8 +103,8 @@ def check_open(rollout: Rollout) -> None:
         raise RolloutClosed(f"rollout {rollout.rollout_id!r} is {state}", code=f"rollout_{state}")
 
 
-async def _register(caller: Caller, wiring: Wiring) -> Rollout:
-    """Create an unknown rollout on its first use, with defaults for everything."""
+async def _register(caller: Caller, wiring: Wiring) -> Rollout | None:
+    """Create an unknown rollout with defaults for everything; of several first uses at once one creates it."""
     ttl_s, now = wiring.settings.limits.rollout_ttl_s, clock.now()
     fresh = Rollout(
         rollout_id=caller.rollout_id,
@@ -114,8 +117,11 @@ async def _register(caller: Caller, wiring: Wiring) -> Rollout:
         state="open",
         created_at=now,
         expires_at=now + ttl_s if ttl_s else None,
+        metadata={AUTO_REGISTERED: True},
     )
-    return (await wiring.store.create_rollouts([fresh]))[0]
+    with contextlib.suppress(Conflict):
+        await wiring.store.create_rollouts([fresh])
+    return await wiring.store.rollout(caller.rollout_id)
 
 
 def _is_local(request: Request) -> bool:

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 
+from proxy.body import json_object as parse_json_object
 from proxy.body import read_body
 from proxy.canonical import canonical_json
 from proxy.errors import BadAsk, ProxyError, error_headers, openai_error
@@ -56,13 +57,11 @@ Wired = Annotated[Wiring, Depends(wiring_of)]
 async def json_object(request: Request, wiring: Wired) -> JsonObject:
     """The body as a JSON object that can be stored and answered as it stands; raises BadAsk or BodyTooLarge."""
     text = await read_body(request, wiring.settings.limits.body_bytes)
+    value = parse_json_object(text)
     try:
-        value = json.loads(text, parse_constant=_no_constant)
         canonical_json(value).decode()
-    except (ValueError, RecursionError) as error:
-        raise BadAsk(f"the body is not valid JSON: {_why(error)}", code="invalid_json") from error
-    if not isinstance(value, dict):
-        raise BadAsk("the body must be a JSON object", code="invalid_json")
+    except UnicodeDecodeError as error:
+        raise BadAsk("the body is not valid JSON: text that is not valid Unicode", code="invalid_json") from error
     return value
 
 
@@ -91,13 +90,3 @@ def checked(kind: type[Asked], value: JsonObject) -> Asked:
     except ValidationError as error:
         where = error.errors()[0]["loc"]
         raise BadAsk("; ".join(faults(error, "field")), param=str(where[0]) if where else None) from error
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "text that is not valid Unicode"
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)

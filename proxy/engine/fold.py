@@ -4,7 +4,6 @@ Every event counts, also one with an empty delta: engines send ids without text 
 markup and for the end token.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,6 +15,8 @@ from proxy.model import Completion, JsonObject, Plan, Tokens
 
 # vLLM prints minus infinity as this.
 NO_LOGPROB = -9999.0
+# Beyond any logprob, and within what a float holds.
+LARGEST_NUMBER = 1e300
 # Rounding may lift a logprob of a certain token a hair above 0.
 MOST_LOGPROB = 1e-4
 # Records hold ids in 31 bits; no tokenizer comes near.
@@ -68,10 +69,7 @@ class ReplyFold:
             raise EngineFault("engine_malformed", 502, f"an event of unknown form: {str(event)[:200]}") from error
 
     def _take(self, event: JsonObject) -> None:
-        choices = event["choices"]
-        if not isinstance(choices, list):
-            raise TypeError("choices must be a list")
-        choice = choices[0] if choices and isinstance(choices[0], dict) else {}
+        choice = _only_choice(event["choices"])
         self._take_tokens(self._read_tokens(event, choice))
         self._take_logprobs(choice.get("logprobs"))
         self._message.feed(choice.get("delta") or choice.get("message") or {})
@@ -111,7 +109,7 @@ class ReplyFold:
         self._weight_versions.extend(arrived.weight_versions)
 
     def _take_logprobs(self, logprobs: Any) -> None:
-        content = logprobs.get("content") if isinstance(logprobs, dict) else None
+        content = logprobs.get("content") if logprobs is not None else None
         for token in content or ():
             self._logprobs.append(token.get("logprob"))
             self._entries.append(token)
@@ -155,7 +153,7 @@ class MessageFold:
             ("reasoning", "reasoning_content"),
             ("refusal", "refusal"),
         ):
-            if isinstance(delta.get(key), str):
+            if delta.get(key) is not None:
                 self._texts[name] = (self._texts[name] or "") + delta[key]
         for position, piece in enumerate(delta.get("tool_calls") or ()):
             self._feed_call(position, piece)
@@ -165,7 +163,7 @@ class MessageFold:
         message: JsonObject = {"role": "assistant", "content": self._texts["content"]}
         message |= {name: text for name, text in self._texts.items() if name != "content" and text}
         if self._calls:
-            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
+            message["tool_calls"] = list(self._calls.values())
         return message
 
     def _feed_call(self, position: int, piece: JsonObject) -> None:
@@ -180,6 +178,15 @@ class MessageFold:
         known["function"]["arguments"] += function.get("arguments") or ""
 
 
+def _only_choice(choices: Any) -> JsonObject:
+    """The one choice that was asked for, or none; raises ValueError on more, TypeError on anything else."""
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+        raise TypeError("choices must be a list of objects")
+    if len(choices) > 1 or any(choice.get("index") not in (None, 0) for choice in choices):
+        raise ValueError("one choice was asked for")
+    return choices[0] if choices else {}
+
+
 def _checked_ids(ids: list[int]) -> list[int]:
     """The ids as they are; raises ValueError on anything that is none, TypeError where there is no list of them."""
     if not all(type(token) is int and 0 <= token < LARGEST_VOCABULARY for token in ids):
@@ -188,7 +195,7 @@ def _checked_ids(ids: list[int]) -> list[int]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST_NUMBER
 
 
 def _is_logprob(value: Any) -> bool:

@@ -4,12 +4,15 @@ httpx over aiohttp's transport: several times the rate of httpx's own (bench/REA
 matter here: a refused connection and a failed look-up surface as ConnectTimeout, and a body cut short as ReadError.
 """
 
+import asyncio
 import json
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
+import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
@@ -22,6 +25,11 @@ KEEPALIVE_EXPIRY_S = 2.0
 LONGEST_EXCERPT = 300
 LONGEST_MESSAGE = 2000
 STREAM_END = b"[DONE]"
+# The transport translates most of aiohttp's exceptions into httpx's; an answer that is no HTTP at all comes as its own.
+WIRE_ERRORS = (httpx.HTTPError, aiohttp.ClientError)
+WireError: TypeAlias = httpx.HTTPError | aiohttp.ClientError
+# Longer pauses than this are no advice that a client could follow.
+LONGEST_RETRY_AFTER_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,7 @@ class Upstream:
         self._timeout = httpx.Timeout(silence_s, connect=connect_s, pool=None)
         self._probe_timeout = httpx.Timeout(probe_s, connect=min(connect_s, probe_s))
         self._reply_bytes = reply_bytes
+        self._silence_s = silence_s
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=KEEPALIVE_EXPIRY_S)
         self._client = httpx.AsyncClient(transport=AiohttpTransport(limits=limits), timeout=self._timeout)
 
@@ -59,7 +68,7 @@ class Upstream:
                 headers=_headers(api_key),
                 timeout=self._probe_timeout,
             )
-        except httpx.HTTPError as error:
+        except WIRE_ERRORS as error:
             raise _unreached(error) from error
         return Answer(response.status_code, _parsed(response.content), response.text[:LONGEST_EXCERPT])
 
@@ -91,15 +100,15 @@ class Upstream:
         try:
             try:
                 return await self._client.send(built, stream=True)
-            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError, aiohttp.ServerDisconnectedError):
                 return await self._client.send(built, stream=True)
-        except httpx.HTTPError as error:
+        except WIRE_ERRORS as error:
             raise _unreached(error) from error
 
     async def _refusal(self, response: httpx.Response) -> EngineFault:
         try:
             body = b"".join([part async for part in self._parts(response)])
-        except httpx.HTTPError as error:
+        except WIRE_ERRORS as error:
             return _cut(error)
         return refused(response.status_code, body, response.headers.get("retry-after"))
 
@@ -112,13 +121,20 @@ class Upstream:
                     yield _event(data)
             else:
                 yield _event(b"".join([part async for part in self._parts(response)]))
-        except httpx.HTTPError as error:
+        except WIRE_ERRORS as error:
             raise _cut(error) from error
 
     async def _parts(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """The body piece by piece, up to the limit."""
-        received = 0
-        async for part in response.aiter_bytes():
+        """The body piece by piece, up to the limit. Silence is timed here: a broken peer can hang the transport."""
+        received, parts = 0, aiter(response.aiter_bytes())
+        while True:
+            try:
+                async with asyncio.timeout(self._silence_s):
+                    part = await anext(parts, None)
+            except TimeoutError:
+                raise _stalled() from None
+            if part is None:
+                return
             received += len(part)
             if received > self._reply_bytes:
                 raise EngineFault("reply_too_large", 502, f"the engine's reply is over {self._reply_bytes} bytes")
@@ -134,7 +150,7 @@ def refused(status: int, body: bytes, retry_after: str | None = None) -> EngineF
         return EngineFault("engine_error", 502, message, engine_status=status)
     message = str(error.get("message") or error)[:LONGEST_MESSAGE]
     if status in {429, 503}:
-        pause = int(retry_after) if retry_after and retry_after.isdigit() else 1
+        pause = _seconds(retry_after)
         return EngineFault("engine_busy", status, message, retry_after_s=pause, engine_status=status)
     if status in {401, 403}:
         message = f"the engine refused the proxy's own credentials: {message}"
@@ -142,6 +158,12 @@ def refused(status: int, body: bytes, retry_after: str | None = None) -> EngineF
     if 400 <= status < 500:
         return _refused_ask(status, message, error.get("param"))
     return EngineFault("engine_error", 502, f"the engine answered {status}: {message}", engine_status=status)
+
+
+def _seconds(retry_after: str | None) -> int:
+    """A Retry-After in seconds; 1 where it is absent, a date or no number."""
+    text = (retry_after or "").strip()
+    return min(int(text), LONGEST_RETRY_AFTER_S) if text.isascii() and text.isdigit() and len(text) < 10 else 1
 
 
 def _refused_ask(status: int, message: str, param: Any) -> EngineFault:
@@ -189,10 +211,22 @@ def _event(data: bytes) -> JsonObject:
 
 
 def _parsed(body: bytes) -> Any:
+    """The JSON value, or None: also where a number is none that JSON knows, since no record could hold it."""
     try:
-        return json.loads(body)
+        return json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is beyond every number")
+    return number
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _encode(body: JsonObject) -> bytes:
@@ -205,20 +239,26 @@ def _headers(api_key: str | None) -> dict[str, str]:
     return headers | {"authorization": f"Bearer {api_key}"} if api_key else headers
 
 
-def _unreached(error: httpx.HTTPError) -> EngineFault:
-    """No byte of a reply arrived."""
+def _unreached(error: WireError) -> EngineFault:
+    """No byte of a reply arrived, or none that is HTTP."""
     if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
         return EngineFault("engine_stalled", 504, "the engine did not begin to answer in time")
+    if isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError):
+        return EngineFault("engine_malformed", 502, "the engine's answer is no HTTP", detail=_cause(error))
     return EngineFault("engine_unreachable", 502, "the engine cannot be reached", detail=_cause(error))
 
 
-def _cut(error: httpx.HTTPError) -> EngineFault:
+def _stalled() -> EngineFault:
+    return EngineFault("engine_stalled", 504, "the engine fell silent in the middle of its reply")
+
+
+def _cut(error: WireError) -> EngineFault:
     """The reply broke off."""
     if isinstance(error, httpx.ReadTimeout):
-        return EngineFault("engine_stalled", 504, "the engine fell silent in the middle of its reply")
+        return _stalled()
     return EngineFault("engine_cut", 502, "the engine's reply broke off", detail=_cause(error))
 
 
-def _cause(error: httpx.HTTPError) -> str:
+def _cause(error: WireError) -> str:
     cause = error.__cause__ or error
     return f"{type(cause).__name__}: {cause}"[:LONGEST_EXCERPT]

@@ -18,7 +18,7 @@ from proxy.record.claims import (
 from proxy.record.collapse import completion_hash, find_collapse
 from proxy.record.packing import pack_ids
 from proxy.record.prompts import KeptPrompt, TokenMemory, keep_prompt
-from proxy.record.rollout_rows import raise_revision
+from proxy.record.rollout_rows import expire_rollout, raise_revision
 from proxy.record.rows import LATE, PROXY_DIED, arrived, failure_field, has_broken, kept_document, outcome_columns
 
 _HELD = "select occurrence, seed from calls where request_id = ? order by choice"
@@ -106,6 +106,7 @@ def _record_one(connection: sqlite3.Connection, memory: TokenMemory, call: Call,
     An outcome is written once, with one exception: `proxy_died` was a guess from a lapsed lease, and gives way.
     """
     rollout_id = call.plan.ask.identity.rollout_id
+    expire_rollout(connection, rollout_id, call.timing.started_at + call.timing.ended_s)
     rollout = connection.execute(_ROLLOUT, (rollout_id,)).fetchone()
     standing = connection.execute(_STANDING, (call.plan.call_id,)).fetchone()
     if standing and not _awaits_outcome(standing):

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from proxy.model import Call, Completion, GroupFlag
 from proxy.record.packing import pack_ids
 
-# Two independent draws that coincide with a likelihood below this are no coincidence.
-COINCIDENCE = 0.01
+# Two independent draws that coincide with a likelihood below this are no coincidence, also not among the two thousand
+# pairs of a group of 64.
+COINCIDENCE = 1e-6
 
 _TWIN = """
 select call_id, rollout_id from calls join rollouts using (rollout_id)

@@ -12,7 +12,8 @@ class FileLock:
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        self._path = Path(f"{store}.lock")
+        # Of the file itself: a symbolic link to it is not another store.
+        self._path = Path(f"{store.resolve()}.lock")
         self._descriptor: int | None = None
 
     def take(self) -> None:

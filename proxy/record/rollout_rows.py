@@ -90,7 +90,8 @@ def read_counts(connection: sqlite3.Connection, rollout_id: str) -> RolloutCount
 def close_rollout(
     connection: sqlite3.Connection, rollout_id: RolloutId, state: RolloutState, at: float
 ) -> Rollout | None:
-    """Move to a closed state; what is closed can only be deleted."""
+    """Move to a closed state; what is closed can only be deleted, and what is over its time has expired."""
+    expire_rollout(connection, rollout_id, at)
     rollout = read_rollout(connection, rollout_id)
     if rollout is None or rollout.state == "deleted" or (rollout.state != "open" and state != "deleted"):
         return rollout
@@ -102,6 +103,11 @@ def close_rollout(
         for statement in _DROP:
             connection.execute(statement, (rollout_id,))
     return read_rollout(connection, rollout_id)
+
+
+def expire_rollout(connection: sqlite3.Connection, rollout_id: RolloutId, now: float) -> None:
+    """Close one rollout if its time is over, whether or not the sweep has come by."""
+    connection.execute(f"{_EXPIRE} and rollout_id = :rollout_id", {"now": now, "rollout_id": rollout_id})
 
 
 def expire_rollouts(connection: sqlite3.Connection, now: float) -> int:

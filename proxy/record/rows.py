@@ -24,6 +24,8 @@ from proxy.model import (
 from proxy.record.packing import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
 
 CALL_SCHEMA = "rollpin.call/1"
+# A count beyond it is no count.
+MOST_REPORTED_TOKENS = 2**31
 
 Columns: TypeAlias = dict[str, Any]
 
@@ -208,7 +210,7 @@ def _reply(completion: Completion) -> JsonObject:
 def _reported(completion: Completion | None, name: str) -> int:
     """The engine's own count, for a reply whose ids are missing."""
     count = (completion.usage or {}).get(name) if completion else None
-    return count if isinstance(count, int) else 0
+    return count if type(count) is int and 0 <= count < MOST_REPORTED_TOKENS else 0
 
 
 def _parent(row: Mapping[str, Any]) -> JsonObject | None:

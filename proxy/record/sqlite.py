@@ -98,6 +98,7 @@ class SqliteStore(SqliteReading):
         self._lock = FileLock(self._path)
         self._writer = Writer(self._path, connect_writing, durability)
         self._memory = TokenMemory()
+        self._inode = 0
 
     async def open(self) -> None:
         """Take the file, bring it up to date, and give up what a dead owner had reserved."""
@@ -120,6 +121,8 @@ class SqliteStore(SqliteReading):
         self._lock.release()
 
     async def ping(self) -> None:
+        if not self._is_still_there():
+            raise StoreDown(f"store {self._path} was removed or replaced while in use")
         await self._writer.write(kept_rows.ping, durable=False)
 
     async def keep(self, name: str, value: str) -> str:
@@ -168,9 +171,17 @@ class SqliteStore(SqliteReading):
     async def put_profile(self, stored: StoredProfile) -> None:
         await self._writer.write(lambda db: kept_rows.put_profile(db, stored), durable=True)
 
+    def _is_still_there(self) -> bool:
+        """Whether the path still leads to the file that was opened; writing to a removed one would succeed in vain."""
+        try:
+            return self._path.stat().st_ino == self._inode
+        except OSError:
+            return False
+
     def _take(self) -> None:
         self._lock.take()
         create_private(self._path)
+        self._inode = self._path.stat().st_ino
         with closing(connect_writing(self._path)) as connection:
             migrate(connection, read_migrations())
 
