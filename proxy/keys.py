@@ -83,8 +83,11 @@ def _plain(secret: SecretStr | None) -> str:
 def _read(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
-    values = json.loads(path.read_text())
-    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+    try:
+        values = json.loads(path.read_text())
+    except ValueError:
+        values = None
+    if not isinstance(values, dict) or not all(isinstance(value, str) and value for value in values.values()):
         raise ValueError(f"{path} is not a secrets file: delete it or name another by secrets_file")
     return values
 

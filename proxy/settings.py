@@ -45,6 +45,8 @@ PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 PROFILE_NAME_RULE = "1 to 64 letters, digits, dots, dashes or underscores, beginning with a letter or digit"
 # Tokens travel in a header, so anything else could never be presented.
 TOKEN_PATTERN = re.compile(r"[!-~]+")
+# What an assistant message holds beside its reasoning.
+MESSAGE_FIELDS = frozenset({"role", "content", "refusal", "tool_calls", "name", "audio", "function_call"})
 SHORTEST_SECRET = 16
 LARGEST_INT32 = 2**31 - 1
 # About 31 years; keeps every expiry a date that can be written.
@@ -71,6 +73,13 @@ class EngineSettings(BaseModel):
     @classmethod
     def _http_url(cls, value: str) -> str:
         return checked_url(value).removesuffix("/v1")
+
+    @field_validator("api_key")
+    @classmethod
+    def _fits_a_header(cls, value: SecretStr | None) -> SecretStr | None:
+        if value and not TOKEN_PATTERN.fullmatch(value.get_secret_value()):
+            raise ValueError("only printable ASCII without spaces can be sent in a header")
+        return value
 
 
 class ProfileSettings(BaseModel):
@@ -286,6 +295,13 @@ class Settings(BaseSettings):
         for name in value:
             if not PROFILE_NAME.fullmatch(name):
                 raise ValueError(f"{name[:80]!r}: {PROFILE_NAME_RULE}")
+        return value
+
+    @field_validator("reasoning_field")
+    @classmethod
+    def _apart(cls, value: str) -> str:
+        if value in MESSAGE_FIELDS:
+            raise ValueError(f"{value!r} is another field of a message")
         return value
 
     @field_validator("admin_token", "read_token", "key_secret")

@@ -137,7 +137,7 @@ def test_a_store_in_use_stops_the_start(engine: FakeEngine, tmp_path: Path) -> N
     [{"profiles": {"train": {"min_p": 0.1}}}, {"require_replayable": True, "profiles": {"train": {"top_p": 0.9}}}],
 )
 def test_a_profile_that_an_engine_dies_of_stops_the_start(tmp_path: Path, fields: dict[str, Any]) -> None:
-    """S12: found before the first call; so is SGLang without seeds where replay is required."""
+    """Found before the first call; so is SGLang without seeds where replay is required."""
     with FakeEngine("sglang", deterministic="require_replayable" not in fields) as sglang:
         assert refused_start(settings_for(tmp_path, sglang.url, **fields)) == CANNOT_START
         assert sglang.requests == []

@@ -93,7 +93,7 @@ def drawn_again(engine: FakeEngine, seed: int) -> list[int]:
 @AS_STREAM
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_each_choice_is_a_draw_of_its_own(client: RolloutClient, engine: FakeEngine, n: int, *, stream: bool) -> None:
-    """S2: n engine requests with n seeds; the client gets what is recorded, and the prompt counts once."""
+    """N engine requests with n seeds; the client gets what is recorded, and the prompt counts once."""
     messages, usage = replied(client, n, stream=stream)
     calls = by_choice(client)
 

@@ -80,7 +80,7 @@ def test_the_sdk_reads_past_comments(pair: Pair, n: int) -> None:
 
 
 def test_comments_come_as_long_as_it_is_silent(pair: Pair) -> None:
-    """H3: whole SSE comments, apart from the events."""
+    """Whole SSE comments, apart from the events."""
     proxy, engine = pair
     engine.script(Fault.stall_before_headers(0.4, WORDS))
     reader = Reader(proxy.rollout()).ended()

@@ -127,3 +127,14 @@ def test_no_secret_shows_in_a_repr() -> None:
     """Logs and tracebacks print values."""
     assert "token" not in repr(KEYS).replace("admin_token", "").replace("read_token", "")
     assert "secret" not in repr(KEYS)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"admin_token": ""}', '{"admin_token": 1}'])
+def test_what_is_no_secrets_file_is_named(tmp_path: Path, text: str) -> None:
+    """Never read as empty, and never overwritten."""
+    file = tmp_path / "secrets.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"secrets\.json is not a secrets file"):
+        load_keys(Settings(engines=("http://127.0.0.1:1",), secrets_file=file))
+
+    assert file.read_text() == text

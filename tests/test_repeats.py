@@ -123,7 +123,7 @@ def test_the_sdk_retries_into_the_same_draw(client: RolloutClient, engine: FakeE
 
 
 def test_a_refused_request_may_be_asked_again(client: RolloutClient, engine: FakeEngine) -> None:
-    """C4: the same request is refused the same way, in the same row; a mended one is served."""
+    """The same request is refused the same way, in the same row; a mended one is served."""
     engine.script(Fault.status(400), Fault.status(400))
     assert [client.chat(stop="x").status_code for _ in range(2)] == [400, 400]
     assert client.chat().status_code == 200
@@ -357,7 +357,7 @@ def test_identical_requests_side_by_side_are_draws_of_their_own(
 
 @AS_STREAM
 def test_a_repeat_after_delivery_is_a_new_draw(client: RolloutClient, *, stream: bool) -> None:
-    """C2: a harness that repeats itself on purpose never hears an echo."""
+    """A harness that repeats itself on purpose never hears an echo."""
     answers = [send(client, stream=stream) for _ in range(3)]
 
     assert len({call_id(answer) for answer in answers}) == 3
@@ -375,7 +375,7 @@ def test_a_marked_retry_among_several_is_a_new_draw(client: RolloutClient) -> No
 
 @pytest.mark.parametrize("header", [name for name in LANE_HEADERS if name != "user-agent"])
 def test_other_lanes_never_share(client: RolloutClient, engine: FakeEngine, header: str) -> None:
-    """C5: a sub-agent that asks what its parent asked is no retry of it."""
+    """A sub-agent that asks what its parent asked is no retry of it."""
     engine.script(Fault.status(500))
     send(client, headers={header: "parent"})
     other = send(client, headers={header: "child"} | RETRY)

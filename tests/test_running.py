@@ -55,7 +55,7 @@ async def test_a_late_reader_gets_everything_from_the_first_event_on() -> None:
 
 
 async def test_held_events_come_with_the_end_and_never_before() -> None:
-    """H1: nobody learns of an end that is not on record."""
+    """Nobody learns of an end that is not on record."""
     reply = running()
     reply.publish(0, {"n": 1})
     reply.hold(0, {"n": 2})

@@ -45,6 +45,7 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("constrained-fields", "pass", ("constrained_fields:",)),
     ("unknown-fields", "pass", ("unknown_fields:",)),
     ("reasoning-field", "Reason ing", ("reasoning_field:",)),
+    ("reasoning-field", "content", ("reasoning_field:", "another field")),
     ("store", "postgresql://h/db", ("store:", "sqlite:///")),
     ("store", "sqlite:///", ("store:",)),
     ("side-uncertain", "maybe", ("side_uncertain:",)),

@@ -51,7 +51,7 @@ def shared(everybodys: Shared) -> Iterator[Shared]:
 
 @KINDS
 def test_a_stream_shows_its_end_only_once_it_is_on_record(start: Any, kind: str) -> None:
-    """H1: all tokens come at once, the finish reason waits for the commit."""
+    """All tokens come at once, the finish reason waits for the commit."""
     proxy, _ = start(kind)
     gate = Gate(proxy)
     reader = Reader(proxy.rollout(), stream_options={"include_usage": True})
@@ -139,7 +139,7 @@ def test_while_the_store_is_down_no_engine_is_asked(shared: Shared, *, stream: b
 
 
 def test_a_reply_to_a_rollout_that_was_closed_meanwhile_is_late(shared: Shared) -> None:
-    """C8: counted, never added, and the client is told 410."""
+    """Counted, never added, and the client is told 410."""
     proxy, _ = shared
     client, gate = proxy.rollout(), Gate(proxy)
     reader = Reader(client)
@@ -184,7 +184,7 @@ def test_calls_at_once_are_limited_in_all(start: Any) -> None:
 
 
 def test_no_lock_is_held_during_a_generation(start: Any) -> None:
-    """C9: a rollout is read, finished and deleted while its call runs."""
+    """A rollout is read, finished and deleted while its call runs."""
     proxy, engine = start(timeouts={"orphan_grace_s": 0})
     client = proxy.rollout()
     engine.script(Fault.stall_before_headers(20))
@@ -202,7 +202,7 @@ def test_no_lock_is_held_during_a_generation(start: Any) -> None:
 
 
 def test_a_silent_stream_gets_signs_of_life(start: Any) -> None:
-    """H3: comments that SSE clients skip, before the first event and between two."""
+    """Comments that SSE clients skip, before the first event and between two."""
     proxy, engine = start(timeouts={"heartbeat_after_s": 0.05})
     engine.script(Fault.stall(2, 0.3, WORDS))
     reader = Reader(proxy.rollout()).ended()
@@ -249,7 +249,7 @@ def test_where_the_setting_says_so_blanks_come_before_the_body(start: Any) -> No
 @AS_STREAM
 @pytest.mark.parametrize("first_stream", [False, True], ids=["first whole", "first streamed"])
 def test_an_idempotency_key_gets_the_recorded_reply(shared: Shared, *, stream: bool, first_stream: bool) -> None:
-    """C2: drawn once, delivered twice, in whatever form."""
+    """Drawn once, delivered twice, in whatever form."""
     proxy, engine = shared
     client, headers = proxy.rollout(), {"idempotency-key": "k1"}
     first = client.http.post("/chat/completions", json=asked(stream=first_stream), headers=headers)
@@ -319,7 +319,7 @@ def test_requests_that_differ_are_never_taken_for_a_repeat(shared: Shared) -> No
 @KINDS
 @AS_STREAM
 def test_n_choices_are_n_draws(start: Any, kind: str, *, stream: bool) -> None:
-    """S2: n requests with n seeds, merged into one reply whose usage counts the prompt once."""
+    """N requests with n seeds, merged into one reply whose usage counts the prompt once."""
     proxy, engine = start(kind)
     engine.always(None)
     client = proxy.rollout()

@@ -164,7 +164,7 @@ def refused(answer: httpx.Response) -> Json:
 
 @pytest.mark.parametrize("body", list(BODIES.values()), ids=list(BODIES))
 def test_a_body_that_is_no_json_object_is_refused(client: RolloutClient, body: bytes) -> None:
-    """H6: a client's mistake is a 400, told once."""
+    """A client's mistake is a 400, told once."""
     assert refused(post(client, body))["code"] == "invalid_json"
 
 
@@ -173,7 +173,7 @@ def test_a_body_that_is_no_json_object_is_refused(client: RolloutClient, body: b
 def test_a_field_of_the_wrong_type_is_named(
     client: RolloutClient, field: str, value: Any, param: str, *, stream: bool
 ) -> None:
-    """C4: all is checked before anything changes."""
+    """All is checked before anything changes."""
     body = asked(stream=stream) | {field: value}
 
     assert refused(post(client, json.dumps(body).encode()))["param"] == param
@@ -199,7 +199,7 @@ def test_media_that_the_engine_would_fetch_is_refused(client: RolloutClient, par
 
 
 def test_a_body_over_the_limit_is_413(client: RolloutClient) -> None:
-    """H8: the client reads the answer, though it was still sending."""
+    """The client reads the answer, though it was still sending."""
     answer = client.chat("x" * 60_000_000)
 
     assert (answer.status_code, answer.headers["x-should-retry"]) == (413, "false")
@@ -215,7 +215,7 @@ def test_a_body_over_the_limit_without_a_length_is_413(client: RolloutClient) ->
 
 
 def test_a_prompt_that_fills_the_context_is_told_before_the_engine_is_asked(client: RolloutClient) -> None:
-    """H5: in the words that harnesses look for."""
+    """In the words that harnesses look for."""
     assert refused(client.chat("x" * 5000, max_tokens=10))["code"] == "context_length_exceeded"
 
 

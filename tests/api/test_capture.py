@@ -87,7 +87,7 @@ def test_a_stream_draws_what_a_whole_reply_draws(proxy: ServedProxy, engine: Fak
 
 
 def test_samples_of_a_group_draw_differently(proxy: ServedProxy, engine: FakeEngine) -> None:
-    """S1: identical samples would train nothing."""
+    """Identical samples would train nothing."""
     group = f"samples-{proxy.url}"
     clients = [proxy.rollout(group=group, sample=sample) for sample in range(4)]
     drawn = {tuple(client.call()["completion_token_ids"]) for client in clients if client.chat().status_code == 200}
@@ -96,7 +96,7 @@ def test_samples_of_a_group_draw_differently(proxy: ServedProxy, engine: FakeEng
 
 
 def test_a_deliberate_repeat_is_a_new_draw(rollout: RolloutClient) -> None:
-    """C2: the same question twice gets the next occurrence and another seed."""
+    """The same question twice gets the next occurrence and another seed."""
     rollout.chat()
     rollout.chat()
     first, second = rollout.calls()
@@ -130,7 +130,7 @@ def test_the_delivery_is_noted(rollout: RolloutClient, *, stream: bool) -> None:
 
 @AS_STREAM
 def test_the_pinned_set_arrives_complete(rollout: RolloutClient, engine: FakeEngine, *, stream: bool) -> None:
-    """S6, S8: every field on every path."""
+    """Every field on every path."""
     send(rollout, stream=stream)
     body = engine.requests[-1].body
 
@@ -148,7 +148,7 @@ def test_the_pinned_set_arrives_complete(rollout: RolloutClient, engine: FakeEng
 def test_what_the_client_asks_of_the_sampler_is_overridden_and_recorded(
     rollout: RolloutClient, engine: FakeEngine, *, stream: bool
 ) -> None:
-    """S14: asked and effective are two facts."""
+    """Asked and effective are two facts."""
     send(rollout, stream=stream, **TAMPERED, seed=99)
     sampling, body = rollout.call()["sampling"], engine.requests[-1].body
 
@@ -161,7 +161,7 @@ def test_what_the_client_asks_of_the_sampler_is_overridden_and_recorded(
 @AS_STREAM
 @pytest.mark.parametrize("fields", CAPTURE_OFF, ids=str)
 def test_a_client_cannot_switch_capture_off(rollout: RolloutClient, fields: Json, *, stream: bool) -> None:
-    """S8, S9: nulls and falses of a client never cost the record its ids."""
+    """Nulls and falses of a client never cost the record its ids."""
     send(rollout, stream=stream, **fields)
 
     assert rollout.call()["capture"]["complete"]
@@ -236,7 +236,7 @@ def test_a_constrained_call_is_marked(rollout: RolloutClient, engine: FakeEngine
 
 
 def test_a_volatile_line_is_settled_for_the_engine_and_recorded(rollout: RolloutClient, engine: FakeEngine) -> None:
-    """T10: what changes on each request changes neither prompt nor seed."""
+    """What changes on each request changes neither prompt nor seed."""
     line = "x-anthropic-billing-header: cch=12ab"
     rollout.post(asked() | {"messages": [{"role": "system", "content": line}, {"role": "user", "content": "hi"}]})
 
@@ -311,7 +311,7 @@ def test_the_model_is_the_one_that_was_asked(rollout: RolloutClient, model: str 
 
 @AS_STREAM
 def test_response_headers_are_built_anew(rollout: RolloutClient, *, stream: bool) -> None:
-    """H4: nothing of the engine's server is passed on, and the call is named."""
+    """Nothing of the engine's server is passed on, and the call is named."""
     with rollout.http.stream("POST", "/chat/completions", json=asked(stream=stream)) as response:
         response.read()
     own = {"transfer-encoding", "cache-control"} if stream else {"content-length"}
@@ -322,7 +322,7 @@ def test_response_headers_are_built_anew(rollout: RolloutClient, *, stream: bool
 
 @AS_STREAM
 def test_reasoning_and_tool_calls_come_through(rollout: RolloutClient, engine: FakeEngine, *, stream: bool) -> None:
-    """H7: names, arguments and order, whole and in pieces."""
+    """Names, arguments and order, whole and in pieces."""
     engine.script(TWO_CALLS)
     message = send(rollout, stream=stream, tools=[ADD], **LONG)
     call = rollout.call()
@@ -359,7 +359,7 @@ def test_tool_call_ids_are_derived(rollout: RolloutClient, engine: FakeEngine, *
 
 @AS_STREAM
 def test_half_characters_and_markup_make_no_chunk(rollout: RolloutClient, engine: FakeEngine, *, stream: bool) -> None:
-    """T15: tokens without text are recorded, and the client sees nothing of them."""
+    """Tokens without text are recorded, and the client sees nothing of them."""
     engine.script(Say("é"))
     message = send(rollout, stream=stream)
     ids = rollout.call()["completion_token_ids"]

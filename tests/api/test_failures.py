@@ -111,7 +111,7 @@ def check_plain(client: RolloutClient, fault: Fault, told: Told, engine: FakeEng
 def test_a_refusal_is_told_and_recorded(
     rollout: RolloutClient, engine: FakeEngine, fault: Fault, told: Told, *, stream: bool
 ) -> None:
-    """H6, H11: 4xx for what the client did, with the engine's own words; 5xx for the rest."""
+    """4xx for what the client did, with the engine's own words; 5xx for the rest."""
     check_plain(rollout, fault, told, engine, stream=stream)
 
 
@@ -119,7 +119,7 @@ def test_a_refusal_is_told_and_recorded(
 def test_a_whole_reply_that_breaks_is_told_and_recorded(
     rollout: RolloutClient, engine: FakeEngine, fault: Fault, told: Told
 ) -> None:
-    """T12, W1: no half reply and no reply without its ids is passed off as one."""
+    """No half reply and no reply without its ids is passed off as one."""
     check_plain(rollout, fault, told, engine, stream=False)
 
 
@@ -135,7 +135,7 @@ def test_a_stream_that_breaks_before_its_first_event_is_a_plain_error(
 def test_a_stream_that_breaks_ends_with_an_error_event(
     rollout: RolloutClient, engine: FakeEngine, fault: Fault, told: Told
 ) -> None:
-    """H1: the client never learns of an end that is not on record."""
+    """The client never learns of an end that is not on record."""
     engine.script(fault)
     reader = Reader(rollout).ended()
     call = rollout.call()
@@ -149,7 +149,7 @@ def test_a_stream_that_breaks_ends_with_an_error_event(
 
 
 def test_an_overflow_is_told_in_the_words_that_harnesses_know(rollout: RolloutClient, engine: FakeEngine) -> None:
-    """H5: recognised in each engine's own refusal."""
+    """Recognised in each engine's own refusal."""
     answer = rollout.chat("x" * 5000)
 
     assert (answer.status_code, answer.headers["x-should-retry"]) == (400, "false")
@@ -159,7 +159,7 @@ def test_an_overflow_is_told_in_the_words_that_harnesses_know(rollout: RolloutCl
 
 
 def test_the_engines_status_is_on_record(rollout: RolloutClient, engine: FakeEngine) -> None:
-    """H11: what the engine said, beside what the client was told."""
+    """What the engine said, beside what the client was told."""
     engine.script(Fault.status(500))
     rollout.chat()
 
@@ -168,7 +168,7 @@ def test_the_engines_status_is_on_record(rollout: RolloutClient, engine: FakeEng
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_client_may_go_on_after_a_failure(rollout: RolloutClient, engine: FakeEngine, *, stream: bool) -> None:
-    """C4: nothing of a failure stays behind."""
+    """Nothing of a failure stays behind."""
     engine.script(Fault.status(500), SAY)
 
     assert [rollout.post(asked(stream=stream)).status_code for _ in range(2)] == [502, 200]
@@ -291,7 +291,7 @@ def test_a_call_that_takes_too_long_is_cut(start: Start, *, stream: bool) -> Non
 
 
 def test_an_idle_connection_that_the_engine_closed_costs_nothing(start: Start) -> None:
-    """C10: a restarted engine on the same address is reached at the first try."""
+    """A restarted engine on the same address is reached at the first try."""
     proxy, engine = start()
     client = proxy.rollout()
     assert client.chat().status_code == 200

@@ -93,7 +93,7 @@ def test_unknown_rollouts_are_created_where_that_is_allowed(start: Start) -> Non
 
 
 def test_an_unknown_rollout_is_404(proxy: ServedProxy, rollout: RolloutClient) -> None:
-    """C1: never served unrecorded."""
+    """Never served unrecorded."""
     assert refused(ask(f"{proxy.url}/rollouts/nobody/v1", key_of(rollout)), 404)["code"] == "unknown_rollout"
 
 
@@ -120,7 +120,7 @@ def test_without_a_name_or_a_key_it_is_401(proxy: ServedProxy, method: str) -> N
 
 
 def test_a_finished_rollout_is_410(proxy: ServedProxy, rollout: RolloutClient) -> None:
-    """C8: frozen; 410 is what SDKs do not retry."""
+    """Frozen; 410 is what SDKs do not retry."""
     proxy.control.post(f"/rollouts/{rollout.rollout_id}/finish")
 
     assert refused(rollout.chat(), 410)["code"] == "rollout_finished"
@@ -173,7 +173,7 @@ def test_any_model_is_said_to_exist(rollout: RolloutClient, name: str) -> None:
 def test_browsing_below_a_rollout_leaves_no_trace(
     rollout: RolloutClient, engine: FakeEngine, method: str, path: str
 ) -> None:
-    """C7: discovery gets a small answer, reaches no engine and marks nothing."""
+    """Discovery gets a small answer, reaches no engine and marks nothing."""
     before, state = len(engine.requests), rollout.proxy.control.get(f"/rollouts/{rollout.rollout_id}").json()
     base = rollout.created["base_url"].removesuffix("/v1")
     answer = httpx.request(method, base + path, headers={"authorization": f"Bearer {key_of(rollout)}"})

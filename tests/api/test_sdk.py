@@ -125,7 +125,7 @@ def test_errors_are_the_sdks_own_and_retried_only_where_it_helps(
     *,
     stream: bool,
 ) -> None:
-    """H6: x-should-retry keeps the SDK from asking again what cannot succeed."""
+    """X-should-retry keeps the SDK from asking again what cannot succeed."""
     before = len(engine.requests)
     engine.script(fault, fault)
     with sdk_of(rollout, max_retries=1) as sdk, pytest.raises(raised) as error:
@@ -147,7 +147,7 @@ def test_a_busy_engine_is_asked_again_after_its_pause(rollout: RolloutClient, en
 
 
 def test_a_reply_without_ids_is_asked_for_once(rollout: RolloutClient, engine: FakeEngine) -> None:
-    """T12: an engine that gives none will not give them later."""
+    """An engine that gives none will not give them later."""
     before = len(engine.requests)
     engine.script(Fault.no_ids(SAID), Fault.no_ids(SAID))
     with sdk_of(rollout, max_retries=1) as sdk, pytest.raises(openai.InternalServerError):
@@ -220,7 +220,7 @@ def test_models_can_be_listed_and_shown(sdk: openai.OpenAI) -> None:
 
 
 def test_a_timed_out_client_retries_into_the_same_draw(start: Start) -> None:
-    """C2: its retry joins the reply that was on its way; nothing is drawn twice."""
+    """Its retry joins the reply that was on its way; nothing is drawn twice."""
     proxy, engine = start()
     rollout, gate = proxy.rollout(), Gate(proxy)
     engine.always(SAID)

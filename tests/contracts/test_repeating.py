@@ -180,7 +180,7 @@ class TestDeliberateRepeats:
         assert len({one.seeds for one in draws}) == 4
 
     async def test_a_repeat_after_delivery_is_a_new_draw(self, harness: Harness) -> None:
-        """C2: harnesses repeat themselves on purpose."""
+        """Harnesses repeat themselves on purpose."""
         first = await harness.ask()
         await harness.reply(first)
         await harness.end(first)

@@ -34,7 +34,7 @@ def body_of(kind: str, *messages: Json, stream: bool = False, **body: Any) -> Js
 
 @KINDS
 def test_the_complete_set_the_seed_and_one_choice_are_sent(kind: str) -> None:
-    """S6: nothing is left to the model's generation_config."""
+    """Nothing is left to the model's generation_config."""
     body = body_of(kind)
 
     assert {name: body[name] for name in NEUTRAL} == NEUTRAL
@@ -44,7 +44,7 @@ def test_the_complete_set_the_seed_and_one_choice_are_sent(kind: str) -> None:
 @KINDS
 @pytest.mark.parametrize("stream", [True, False])
 def test_capture_fields_are_forced(kind: str, *, stream: bool) -> None:
-    """S8, S9: whatever the client sends, ids and logprobs come back."""
+    """Whatever the client sends, ids and logprobs come back."""
     asked = {"logprobs": False, "top_logprobs": None, "include_reasoning": False, "return_token_ids": False}
     body = body_of(kind, stream=stream, **asked)
 
@@ -135,7 +135,7 @@ def test_echoed_reasoning_goes_under_the_engines_name(kind: str, name: str, echo
     ],
 )
 def test_arguments_can_always_be_rendered(written: object, sent: str) -> None:
-    """T7, T8: a template iterates a mapping, and SGLang refuses anything else."""
+    """A template iterates a mapping, and SGLang refuses anything else."""
     assert renderable_arguments(written) == sent
 
 

@@ -58,7 +58,7 @@ def found(values: dict[str, Any], facts: EngineFacts, *, strictly: bool = False)
 
 @pytest.mark.parametrize(("values", "facts", "findings"), FINDINGS)
 def test_a_profile_meets_these_findings(values: dict[str, Any], facts: EngineFacts, findings: dict[str, str]) -> None:
-    """S3, S10, S11, S12: what an engine would ignore, bend or die of is told at the start."""
+    """What an engine would ignore, bend or die of is told at the start."""
     assert found(values, facts) == findings
 
 

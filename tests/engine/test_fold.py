@@ -78,7 +78,7 @@ def test_a_whole_reply_is_a_stream_of_one_event() -> None:
 
 
 def test_empty_deltas_carry_ids() -> None:
-    """T15: half a character and swallowed markup have ids and no text."""
+    """Half a character and swallowed markup have ids and no text."""
     silent = [event({}, [HELLO]), event({"content": " there"}, [THERE])]
 
     assert folded(START, *silent, LAST, COUNTED).tokens.completion_ids == (HELLO, THERE, END)
@@ -95,7 +95,7 @@ def test_sglangs_ids_come_after_the_end() -> None:
 
 
 def test_sglangs_whole_reply_carries_weight_spans() -> None:
-    """W3: tokens get the version that made them."""
+    """Tokens get the version that made them."""
     spans = [{"version": "1", "start": 0, "end": 1}, {"version": "2", "start": 1, "end": 3}]
     whole = event(logprobs=[-0.5] * 3, finish="stop", usage=USAGE, metadata={"weight_versions": spans})
     whole["choices"][0] |= {"prompt_token_ids": PROMPT, "response_token_ids": [HELLO, THERE, END]}
@@ -143,7 +143,7 @@ GAPS: dict[str, tuple[list[Json], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize(("events", "gaps"), list(GAPS.values()), ids=list(GAPS))
 def test_tokens_that_cannot_be_trusted_say_why(events: list[Json], gaps: tuple[str, ...]) -> None:
-    """T12: never silence."""
+    """Never silence."""
     reply = folded(*events)
 
     assert (reply.capture_gaps, reply.captured) == (gaps, False)
@@ -199,7 +199,7 @@ def test_a_message_without_words_has_null_content() -> None:
 
 
 def test_a_reply_without_a_finish_reason_was_cut() -> None:
-    """W1: an end is said, never assumed."""
+    """An end is said, never assumed."""
     with pytest.raises(EngineFault) as fault:
         folded(START, *WORDS, COUNTED)
 
@@ -215,7 +215,7 @@ def test_the_partial_is_what_arrived() -> None:
 
 
 def test_the_end_is_noticed_at_the_finish_reason() -> None:
-    """H1: what comes from then on is held."""
+    """What comes from then on is held."""
     folding = fold(START, *WORDS)
 
     assert not folding.ended

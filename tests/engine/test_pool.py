@@ -90,7 +90,7 @@ def test_an_engine_never_asked_gets_no_calls() -> None:
 
 
 def test_a_profile_goes_only_where_it_is_honoured() -> None:
-    """S12: min_p with a seed kills SGLang; vLLM takes it."""
+    """Min_p with a seed kills SGLang; vLLM takes it."""
     engines = pool(1, 1)
     engines.engines[0].ref = make.engine("engine-0", kind="sglang", deterministic=True)
     pinned = replace(TRAIN, min_p=0.1)
@@ -109,7 +109,7 @@ def test_a_profile_that_no_engine_honours_is_refused_with_the_finding() -> None:
 
 
 def test_where_replay_is_required_an_engine_without_seeds_gets_no_calls() -> None:
-    """S1: SGLang without its deterministic mode."""
+    """SGLang without its deterministic mode."""
     engines = pool(1, require_replayable=True)
     engines.engines[0].ref = make.engine("engine-0", kind="sglang", deterministic=False)
 

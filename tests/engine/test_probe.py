@@ -63,7 +63,7 @@ async def test_vllm_tells_version_model_context_and_vocabulary(upstream: Upstrea
 
 @pytest.mark.parametrize("deterministic", [True, False])
 async def test_sglang_tells_whether_it_is_deterministic(upstream: Upstream, *, deterministic: bool) -> None:
-    """S1, S3: without the mode it ignores seeds."""
+    """Without the mode it ignores seeds."""
     with FakeEngine("sglang", deterministic=deterministic, max_model_len=2048) as engine:
         facts = await Probe(upstream, engine.url, None).facts("auto")
 
@@ -74,7 +74,7 @@ async def test_sglang_tells_whether_it_is_deterministic(upstream: Upstream, *, d
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 async def test_a_probe_generates_nothing(upstream: Upstream, kind: Any) -> None:
-    """C7: no request reaches the sampler."""
+    """No request reaches the sampler."""
     with FakeEngine(kind) as engine:
         await Probe(upstream, engine.url, None).facts("auto")
 

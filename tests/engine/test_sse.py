@@ -40,7 +40,7 @@ def cut(stream: bytes, places: list[int]) -> list[bytes]:
 def test_any_chunking_gives_the_same_events(
     events: list[list[str]], newline: bytes, noise: bytes, places: list[int]
 ) -> None:
-    """H7: no event is lost, split or joined, wherever the network cuts; comments and other fields are skipped."""
+    """No event is lost, split or joined, wherever the network cuts; comments and other fields are skipped."""
     stream = written(events, newline, noise)
 
     assert events_of(*cut(stream, places)) == ["\n".join(texts).encode() for texts in events]

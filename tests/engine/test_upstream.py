@@ -30,7 +30,7 @@ FLAT = {"object": "error", "message": "m", "type": "t", "param": "p", "code": 40
     ],
 )
 def test_a_status_says_whose_fault_it_is(body: Any, status: int, told: int, code: str, *, may_retry: bool) -> None:
-    """H6: 4xx for what the client did, 5xx only where a retry can help."""
+    """4xx for what the client did, 5xx only where a retry can help."""
     fault = refused(status, json.dumps(body).encode())
 
     assert (fault.status, fault.code, fault.may_retry) == (told, code, may_retry)
@@ -40,7 +40,7 @@ def test_a_status_says_whose_fault_it_is(body: Any, status: int, told: int, code
 @pytest.mark.parametrize("status", [400, 429, 500, 502, 503])
 @pytest.mark.parametrize("body", [b"<html>502 Bad Gateway</html>", b"", b"\xff\xfe", b"[]", b'"x"', b"[" * 9999])
 def test_a_body_that_is_no_error_is_shown_with_its_status(status: int, body: bytes) -> None:
-    """H11: an HTML page never becomes an empty object."""
+    """An HTML page never becomes an empty object."""
     fault = refused(status, body)
 
     assert (fault.status, fault.code) == (502, "engine_error")
@@ -68,7 +68,7 @@ def test_a_busy_engine_says_when_to_come_back(header: str | None, pause: int) ->
     ],
 )
 def test_an_overflow_is_recognised(body: Any) -> None:
-    """H5: each engine's own sentence gets the code that harnesses know."""
+    """Each engine's own sentence gets the code that harnesses know."""
     fault = refused(400, json.dumps(body).encode())
 
     assert (fault.status, fault.code, fault.may_retry) == (400, "context_length_exceeded", False)
@@ -82,7 +82,7 @@ def test_an_overflow_is_recognised(body: Any) -> None:
     ],
 )
 def test_a_mention_of_max_tokens_is_no_overflow(body: Any) -> None:
-    """H5: the other way round."""
+    """The other way round."""
     assert refused(400, json.dumps(body).encode()).code == "engine_refused"
 
 

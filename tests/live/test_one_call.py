@@ -137,35 +137,43 @@ def test_a_prompt_beyond_the_context_is_the_clients_error(site: Site) -> None:
     assert {answer.json()["error"]["code"] for answer in answers} == {"context_length_exceeded"}
 
 
-def test_the_openai_sdk_holds_a_conversation_with_tools(site: Site) -> None:
-    """Two turns, streamed and whole; every call reads back complete."""
-    client = site.rollout("sdk")
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_the_openai_sdk_holds_a_conversation_with_tools(site: Site, stream: bool) -> None:  # noqa: FBT001
+    """Two turns; every call reads back complete, and the second goes on from the first."""
+    client = site.rollout(f"sdk-{stream}")
     sdk = openai.OpenAI(base_url=client.created["base_url"], api_key=client.created["api_key"], max_retries=0)
     forced = site.forced_call()
     extra = {
         name: forced.pop(name) for name in ("structured_outputs", "regex", "chat_template_kwargs") if name in forced
     }
     messages: list[Any] = [{"role": "user", "content": "add 1 and 2"}]
-    first = sdk.chat.completions.create(model="policy", messages=messages, extra_body=extra, **forced)
-    said = first.choices[0].message
+    said = said_by(sdk, stream, messages=messages, extra_body=extra, **forced)
     assert said.tool_calls
     messages += [
         said.model_dump(exclude_none=True),
         {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "3"},
     ]
-    chunks = sdk.chat.completions.create(
-        model="policy", messages=messages, tools=[ADD_TOOL], max_tokens=30, stream=True, extra_body=NO_THINKING
+    second = sdk.chat.completions.create(
+        model="policy", messages=messages, tools=[ADD_TOOL], max_tokens=30, stream=stream, extra_body=NO_THINKING
     )
-    finishes = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
-
+    replies = list(second) if stream else [second]
     first_call, second_call = client.calls()
 
-    assert finishes in (["stop"], ["length"])
+    assert [choice.finish_reason for reply in replies for choice in reply.choices][-1] in {"stop", "length"}
     assert second_call["parent"] == {"call_id": first_call["call_id"], "outcome": "resolved", "reason": "one_match"}
     for call in client.calls():
         assert call["state"] == "done"
+        assert call["stream"] is stream
         assert call["capture"] == {"complete": True, "gaps": []}
         assert len(call["logprobs"]) == len(call["completion_token_ids"]) == call["usage"]["completion_tokens"]
+
+
+def said_by(sdk: openai.OpenAI, stream: bool, **asked: Any) -> Any:  # noqa: FBT001
+    """The assistant's message, by the SDK's whole or streaming door."""
+    if not stream:
+        return sdk.chat.completions.create(model="policy", **asked).choices[0].message
+    with sdk.chat.completions.stream(model="policy", **asked) as events:
+        return events.get_final_completion().choices[0].message
 
 
 def test_choices_differ_and_each_can_be_drawn_alone(site: Site) -> None:

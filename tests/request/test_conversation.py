@@ -120,7 +120,7 @@ def test_a_context_never_changes() -> None:
 
 @pytest.mark.parametrize(("one", "other"), list(EQUAL.values()), ids=list(EQUAL))
 def test_spellings_of_one_conversation_agree(one: list[Json], other: list[Json]) -> None:
-    """T1: clients re-serialise, drop and rename; the seed must not notice."""
+    """Clients re-serialise, drop and rename; the seed must not notice."""
     assert talk(QUESTION, *one).context == talk(QUESTION, *other).context
 
 
@@ -132,7 +132,7 @@ def test_what_the_model_can_see_tells_conversations_apart(one: list[Json], other
 
 @pytest.mark.parametrize(("one", "other"), list(BODIES_APART.values()), ids=list(BODIES_APART))
 def test_tools_and_template_arguments_count(one: Json, other: Json) -> None:
-    """T9: they change the prompt, though no message changed."""
+    """They change the prompt, though no message changed."""
     assert talk(QUESTION, **one).context != talk(QUESTION, **other).context
 
 
@@ -166,7 +166,7 @@ def test_an_assistant_turn_is_noticed() -> None:
 
 @pytest.mark.parametrize("odd", [{"a": 1}, [1], "text", 5, {"function": None}, {"function": {"name": 1}}])
 def test_odd_tool_calls_are_hashed_and_never_crash(odd: Any) -> None:
-    """T8: what the model wrote is data."""
+    """What the model wrote is data."""
     assert talk(turn(odd)).context.startswith("sha256:")
 
 

@@ -45,7 +45,7 @@ def test_the_path_comes_before_the_key_before_the_header(
 
 @pytest.mark.parametrize("headers", [{}, BY_HEADER, BY_HEADER | {"authorization": "Bearer sk-foreign"}])
 def test_without_a_name_there_is_no_rollout(headers: dict[str, str]) -> None:
-    """C1: nothing lands in a default session; an untrusted header names nothing."""
+    """Nothing lands in a default session; an untrusted header names nothing."""
     with pytest.raises(WrongKey, match="no rollout"):
         identify(headers, None, trust_header=False)
 
@@ -100,7 +100,7 @@ def test_no_other_key_does(key: str | None) -> None:
 
 
 def test_lane_signals_are_known_headers_cut_to_length() -> None:
-    """C5: recorded as they come, and nothing else with them."""
+    """Recorded as they come, and nothing else with them."""
     headers = dict.fromkeys(LANE_HEADERS, "x" * 500) | {"authorization": "Bearer k", "x-session-id": ""}
     signals = lane_signals(headers)
 

@@ -72,7 +72,7 @@ def sent(kind: str, sampling: Sampling, body: Json) -> Json:
 
 @pytest.mark.parametrize("field", PINNED_FIELDS)
 def test_override_replaces_and_records(field: str) -> None:
-    """S14: the harness asks, the profile decides, both are on record."""
+    """The harness asks, the profile decides, both are on record."""
     pinned = pin(**{field: OTHER_VALUES[field]})
 
     assert pinned.effective == TRAIN.pinned()
@@ -110,7 +110,7 @@ def test_a_pinned_field_must_be_a_number(field: str, value: object) -> None:
 
 
 def test_fields_the_client_leaves_out_are_sent_all_the_same() -> None:
-    """S6: what is left out comes from the model's generation_config."""
+    """What is left out comes from the model's generation_config."""
     assert set(pin().effective) == set(PINNED_FIELDS)
 
 
@@ -159,7 +159,7 @@ def test_a_rollouts_budget_bounds_a_reply(asked: Json, budget: int, limit: int) 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 @pytest.mark.parametrize("value", [0, -1, "many", 1.5, True, [1]])
 def test_a_length_must_be_a_whole_number_above_zero(field: str, value: object) -> None:
-    """H5: the caller's mistake is told as the caller's."""
+    """The caller's mistake is told as the caller's."""
     with pytest.raises(BadAsk) as refused:
         asked_max_tokens({field: value})
 

@@ -57,7 +57,7 @@ def test_seeds_fit_31_bits(run_seed: int, group: str, sample: int, attempt: int,
 
 @given(st.integers(0, 2**53))
 def test_samples_of_a_group_never_share_a_seed(run_seed: int) -> None:
-    """S1: identical samples make every advantage zero."""
+    """Identical samples make every advantage zero."""
     seeds = {mint_seed(run_seed, "g", sample, 0, CONTEXT, 0, 0) for sample in range(64)}
 
     assert len(seeds) == 64
@@ -107,7 +107,7 @@ def test_without_a_client_seed_every_mode_mints(mode: ClientSeedMode) -> None:
 
 
 def test_honour_counts_choices_apart() -> None:
-    """S2: n choices under one client seed still differ."""
+    """N choices under one client seed still differ."""
     assert len({seed_from_client(42, choice) for choice in range(8)}) == 8
 
 

@@ -17,7 +17,7 @@ def system(content: object, role: str = "system") -> dict[str, object]:
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_claude_codes_billing_line_is_put_to_a_fixed_value(role: str) -> None:
-    """T10: one changing line at the top breaks every shared prefix."""
+    """One changing line at the top breaks every shared prefix."""
     (settled,), found = settle_volatile([system(f"{BILLING}\nYou are helpful.", role)])
 
     assert settled["content"] == f"{FIXED}\nYou are helpful."
@@ -48,7 +48,7 @@ def test_a_line_must_match_from_its_start(text: str) -> None:
 
 
 def test_the_clients_message_is_not_changed() -> None:
-    """S13: values are immutable; the record keeps what was sent."""
+    """Values are immutable; the record keeps what was sent."""
     message = system(BILLING)
     settle_volatile([message])
 
