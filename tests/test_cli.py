@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -129,6 +130,21 @@ def test_a_proxy_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
 
     assert (answer.status_code, status) == (200, 0)
     assert (tmp_path / "rollpin.secrets.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_signal_ends_a_start_that_waits_for_an_engine() -> None:
+    """A pod that is deleted early must not sit out its grace, though the engine never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        engine = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        command = [sys.executable, "-m", "proxy", "serve", "--engines", engine, "--port", "0", "--log-format", "json"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as starting:
+            assert starting.stderr
+            mute.accept()
+            starting.send_signal(signal.SIGTERM)
+            told = [json.loads(line)["event"] for line in starting.stderr]
+            status = starting.wait(20)
+
+    assert (status, told[-1]) == (0, "stopped before it had started")
 
 
 def test_rollouts_are_listed_within_80_columns(proxy: ServedProxy) -> None:
