@@ -18,6 +18,8 @@ from proxy.wiring import Wiring
 ADMIN = "admin-token-for-tests"
 READER = "read-token-for-tests"
 START_S = 20
+# A delivery is noted right after its last byte was sent, which the client may read first.
+NOTE_S = 2
 
 
 class ServedProxy:
@@ -45,11 +47,13 @@ class ServedProxy:
         return list(answer.json()["calls"])
 
     def settled_calls(self, rollout_id: str, seconds: float = 10) -> list[dict[str, Any]]:
-        """A rollout's calls once none is still running."""
+        """A rollout's calls once none is still running, and their readers have had a moment to be noted as done."""
         deadline = self._loop.time() + seconds
         while True:
             calls = self.calls(rollout_id)
-            if calls and all(call["state"] != "reserved" for call in calls):
+            has_ended = bool(calls) and all(call["state"] != "reserved" for call in calls)
+            is_noted = all(reading["outcome"] for call in calls for reading in call["deliveries"])
+            if has_ended and (is_noted or self._loop.time() > deadline - seconds + NOTE_S):
                 return calls
             assert self._loop.time() < deadline, calls
             threading.Event().wait(0.02)
