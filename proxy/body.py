@@ -1,12 +1,11 @@
 """Reading a request body: bounded, and a JSON object or a clear refusal."""
 
-import json
-import math
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 from starlette.requests import Request
 
+from proxy.canonical import strict_json
 from proxy.errors import BadAsk, BodyTooLarge
 from proxy.model import JsonObject
 
@@ -21,7 +20,7 @@ def json_object(text: bytes) -> JsonObject:
     if not text.strip():
         raise BadAsk("the body is empty; a JSON object is needed", code="invalid_json")
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value = strict_json(text)
     except RecursionError:
         raise BadAsk("the body is nested too deeply", code="invalid_json") from None
     except UnicodeDecodeError:
@@ -52,13 +51,6 @@ async def read_body(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:40]} is beyond every number")
-    return number
-
-
 def _is_deeper(value: object, levels: int) -> bool:
     """Whether containers stand in each other beyond so many levels, told without recursion."""
     layer = [value]
@@ -73,10 +65,6 @@ def _items(container: Any) -> Iterable[object]:
     if isinstance(container, dict):
         return container.values()
     return container if isinstance(container, list) else ()
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _json_type(value: object) -> str:

@@ -8,10 +8,18 @@ which a client can send as escapes, pass through unharmed.
 import hashlib
 import json
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 # Larger whole floats keep their float form: int() of 1e300 would print 301 digits that nobody wrote.
 EXACT_FLOAT_LIMIT = 2.0**53
+
+
+def strict_json(text: bytes | str) -> Any:
+    """The value that a JSON text spells; Python's own parser also takes NaN, and lets 1e999 become infinite.
+
+    Raises ValueError on those and on anything else that is not JSON, RecursionError on what is nested too deeply.
+    """
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def canonical_json(value: Any) -> bytes:
@@ -32,6 +40,17 @@ def first_31_bits(value: Any) -> int:
     """First 4 bytes, big endian, masked to 31 bits, of SHA-256 over a value's canonical JSON."""
     head = hashlib.sha256(canonical_json(value)).digest()[:4]
     return int.from_bytes(head, "big") & 0x7FFFFFFF
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is beyond every number")
+    return number
 
 
 def _settled(value: Any) -> Any:

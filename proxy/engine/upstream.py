@@ -6,16 +6,16 @@ matter here: a refused connection and a failed look-up surface as ConnectTimeout
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
+from proxy.canonical import strict_json
 from proxy.engine.sse import read_data
 from proxy.errors import EngineFault
 from proxy.model import EngineRef, EngineRequest, JsonObject
@@ -213,20 +213,9 @@ def _event(data: bytes) -> JsonObject:
 def _parsed(body: bytes) -> Any:
     """The JSON value, or None: also where a number is none that JSON knows, since no record could hold it."""
     try:
-        return json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
+        return strict_json(body)
     except (ValueError, RecursionError):
         return None
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:40]} is beyond every number")
-    return number
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _encode(body: JsonObject) -> bytes:

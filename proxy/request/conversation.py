@@ -7,11 +7,10 @@ unknown keys (clients add and lose them), headers and times.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.canonical import canonical_json, digest
+from proxy.canonical import canonical_json, digest, strict_json
 from proxy.model import RENDERER_ARGUMENTS, Conversation, JsonObject
 
 HISTORY_START = "rollpin-history-1"
@@ -98,7 +97,7 @@ def canonical_arguments(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return {"value": arguments}
     try:
-        value = json.loads(arguments, parse_constant=_refuse_constant)
+        value = strict_json(arguments)
         canonical_json(value)
     except (ValueError, RecursionError):
         return {"raw": arguments}
@@ -133,10 +132,6 @@ def _without_nulls(value: Any) -> Any:
             return [_without_nulls(item) for item in value]
         case _:
             return value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _link(previous: str, message: JsonObject) -> str:
