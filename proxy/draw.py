@@ -69,7 +69,7 @@ async def draw(decision: Decision, wiring: Wiring) -> Drawn:
 
 def seed_rules(decision: Decision, wiring: Wiring) -> tuple[SeedRule, ...]:
     """How the seed of each choice follows from the occurrence."""
-    ask, client_seed = decision.ask, read_client_seed(decision.ask.body.get("seed"))
+    ask, client_seed = decision.ask, read_client_seed(decision.ask.chat.get("seed"))
     mode, run_seed, context = wiring.settings.client_seed, wiring.run_seed, ask.conversation.context
     return tuple(SeedRule(mode, run_seed, ask.identity, context, choice, client_seed) for choice in range(ask.choices))
 
@@ -100,10 +100,10 @@ def repeat_mark(decision: Decision, wiring: Wiring) -> RepeatMark:
     ask, sampling = decision.ask, decision.sampling
     lane = {name: value for name, value in ask.identity.lane_signals.items() if name != NO_LANE_SIGNAL}
     # What the context or a budget leaves is no part of what is asked: it shrinks between a call and its retry.
-    length = sampling.length | {"max_tokens": [asked_max_tokens(ask.body), decision.profile.max_tokens_cap]}
+    length = sampling.length | {"max_tokens": [asked_max_tokens(ask.chat), decision.profile.max_tokens_cap]}
     # A client's seed counts only where it decides something; one that is overridden may change between tries.
     client_seed = None if wiring.settings.client_seed == "override" else sampling.asked.get("seed")
-    parallel = ask.body.get("parallel_tool_calls")
+    parallel = ask.chat.get("parallel_tool_calls")
     drawn_by = [dict(sampling.effective), length, sampling.shaping, parallel, client_seed]
     shown = [ask.wants_logprobs, ask.top_logprobs]
     return RepeatMark(

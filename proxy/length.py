@@ -23,12 +23,12 @@ async def measure_context(
     ask: Ask, profile: Profile, engine: EngineRef, budget: int | None, wiring: Wiring
 ) -> int | None:
     """Tokens left in the context; the engine's tokenizer is asked only where the limits could meet, else None."""
-    bounds = (asked_max_tokens(ask.body), profile.max_tokens_cap, budget)
+    bounds = (asked_max_tokens(ask.chat), profile.max_tokens_cap, budget)
     limits = [limit for limit in bounds if limit is not None]
     context = engine.facts.context_length
     if not limits or context is None or min(limits) + most_prompt_tokens(ask) <= context:
         return None
-    request = DIALECTS[engine.facts.kind].measure(ask, engine, ask.body.get("tools") or [])
+    request = DIALECTS[engine.facts.kind].measure(ask, engine, ask.chat.get("tools") or [])
     try:
         answer = await wiring.upstream.question(engine.url, request.path, request.body, api_key=engine.api_key)
     except EngineFault as fault:
@@ -60,5 +60,5 @@ async def measure_budget(ask: Ask, wiring: Wiring) -> int | None:
 
 def most_prompt_tokens(ask: Ask) -> int:
     """A bound: no tokenizer makes more tokens than there are bytes."""
-    shown = {name: ask.body.get(name) for name in ("tools", *TEMPLATE_FIELDS)}
+    shown = {name: ask.chat.get(name) for name in ("tools", *TEMPLATE_FIELDS)}
     return len(json.dumps([ask.messages, shown])) + TEMPLATE_ALLOWANCE

@@ -11,7 +11,7 @@ RolloutId = NewType("RolloutId", str)
 CallId = NewType("CallId", str)
 JsonObject: TypeAlias = dict[str, Any]
 
-Api = Literal["chat"]
+Api = Literal["chat", "messages", "responses", "completions"]
 EngineKind = Literal["vllm", "sglang"]
 RolloutState = Literal["open", "finished", "expired", "deleted"]
 
@@ -154,6 +154,8 @@ class Ask:
     api: Api
     body: JsonObject
     """The client's body, untouched."""
+    chat: JsonObject
+    """The same request in the fields of chat completions, which all decisions read; for chat the body itself."""
     messages: tuple[JsonObject, ...]
     """The messages as the engine is to see them: the client's, volatile lines settled."""
     volatile: tuple[VolatileLine, ...]

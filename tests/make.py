@@ -78,6 +78,7 @@ def ask(*messages: JsonObject, of: Rollout | None = None, body: JsonObject | Non
         identity=Identity(of or rollout(), lane_signals={}, idempotency_key=None, retry_count=0),
         api="chat",
         body=whole,
+        chat=whole,
         messages=tuple(settled),
         volatile=(),
         conversation=read_conversation(settled, whole),

@@ -51,6 +51,7 @@ def read_ask(identity: Identity, body: JsonObject, settings: Settings) -> Ask:
         identity=identity,
         api="chat",
         body=body,
+        chat=body,
         messages=settled,
         volatile=volatile,
         conversation=_conversation(settled, body),
@@ -66,6 +67,8 @@ def read_ask(identity: Identity, body: JsonObject, settings: Settings) -> Ask:
 
 class ChatView:
     """One reply as one client sees it."""
+
+    heartbeat = b": still working\n\n"
 
     def __init__(self, ask: Ask, head: Head, reasoning_field: str) -> None:
         self._ask = ask
@@ -95,6 +98,10 @@ class ChatView:
     def stream_error(self, error: ProxyError) -> bytes:
         """What closes a stream that did not."""
         return _event(openai_error(error))
+
+    def error(self, error: ProxyError) -> JsonObject:
+        """The body that tells of an error before anything was sent."""
+        return openai_error(error)
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The body of an unstreamed reply."""

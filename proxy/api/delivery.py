@@ -12,14 +12,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from proxy import clock
-from proxy.api.chat import ChatView
-from proxy.errors import ProxyError, StoreDown, error_headers, openai_error
+from proxy.api.view import View
+from proxy.errors import ProxyError, StoreDown, error_headers
 from proxy.model import Delivery, DeliveryOutcome
 from proxy.record.store import Store
 from proxy.turn import Served
 
 CALL_ID_HEADER = "x-rollpin-call-id"
-HEARTBEAT = b": still working\n\n"
 BLANK = b" "
 
 log = structlog.get_logger()
@@ -38,7 +37,7 @@ class Sent:
 class DeliveryResponse(Response):
     """Sends one growing reply to one client, and notes how far it came."""
 
-    def __init__(self, served: Served, view: ChatView, *, stream: bool, patience_s: float | None, store: Store) -> None:
+    def __init__(self, served: Served, view: View, *, stream: bool, patience_s: float | None, store: Store) -> None:
         self._running = served.running
         self._delivery_id = served.delivery_id
         self._view = view
@@ -84,7 +83,7 @@ class DeliveryResponse(Response):
         position = 0
         while (events := await self._running.read_on(position, self._patience_s)) != ():
             if events is None:
-                await self._send_part(send, sent, HEARTBEAT)
+                await self._send_part(send, sent, self._view.heartbeat)
                 continue
             for item in events:
                 for chunk in self._view.chunks(item.choice, item.event):
@@ -126,7 +125,7 @@ class DeliveryResponse(Response):
         await send({"type": "http.response.body", "body": part, "more_body": True})
 
     async def _answer_error(self, send: Send, error: ProxyError, sent: Sent) -> None:
-        body = json.dumps(openai_error(error)).encode()
+        body = json.dumps(self._view.error(error)).encode()
         if sent.has_begun:
             await self._close(send, body)
         else:

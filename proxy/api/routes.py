@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from proxy import clock
 from proxy.api.chat import ChatView, read_ask
 from proxy.api.delivery import DeliveryResponse
+from proxy.api.view import ClientApi
 from proxy.body import json_object, read_body
 from proxy.errors import Conflict, NotFound, RolloutClosed
 from proxy.model import Ask, Identity, JsonObject, Rollout, RolloutId
@@ -21,6 +22,7 @@ from proxy.wiring import Wiring
 
 ROLLOUT_BASE = "/rollouts/{rollout_id}/v1"
 PLAIN_BASE = "/v1"
+CHAT = ClientApi(read_ask, ChatView)
 DEFAULT_RUN = "default"
 # In the metadata of a rollout that its first call opened: any key is accepted for it.
 AUTO_REGISTERED = "auto_registered"
@@ -39,13 +41,18 @@ def data_routes() -> APIRouter:
 
 
 async def chat_completions(request: Request) -> Response:
-    """One model call."""
+    """One model call as chat completions."""
+    return await model_call(request, CHAT)
+
+
+async def model_call(request: Request, api: ClientApi) -> Response:
+    """One model call, in the words of one API."""
     wiring: Wiring = request.app.state.wiring
     identity = await known_caller(request, wiring)
     text = await read_body(request, wiring.settings.limits.body_bytes)
-    ask = await without_blocking(text, lambda: read_ask(identity, json_object(text), wiring.settings))
+    ask = await without_blocking(text, lambda: api.read_ask(identity, json_object(text), wiring.settings))
     served = await serve_turn(ask, wiring)
-    view = ChatView(ask, served.running.head, wiring.settings.reasoning_field)
+    view = api.view(ask, served.running.head, wiring.settings.reasoning_field)
     return DeliveryResponse(
         served, view, stream=ask.stream, patience_s=patience(ask.stream, wiring.settings), store=wiring.store
     )

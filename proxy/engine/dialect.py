@@ -66,7 +66,7 @@ def common_body(plan: Plan, reasoning_key: str) -> JsonObject:
 
 def plain_fields(ask: Ask) -> JsonObject:
     """Template arguments and the like, where the client set them; what is the renderer's stays out."""
-    fields = {name: ask.body[name] for name in PLAIN_FIELDS if ask.body.get(name) is not None}
+    fields = {name: ask.chat[name] for name in PLAIN_FIELDS if ask.chat.get(name) is not None}
     if arguments := fields.get("chat_template_kwargs"):
         fields["chat_template_kwargs"] = {
             name: value for name, value in arguments.items() if name not in RENDERER_ARGUMENTS
@@ -76,12 +76,12 @@ def plain_fields(ask: Ask) -> JsonObject:
 
 def tool_choice(ask: Ask) -> str:
     """`none` where the client hides its tools from the model; forcing values travel with the shaping fields."""
-    return "none" if ask.body.get("tool_choice") == "none" else "auto"
+    return "none" if ask.chat.get("tool_choice") == "none" else "auto"
 
 
 def engine_tools(plan: Plan) -> list[JsonObject]:
     """The client's tools; `strict`, which makes engines constrain the output, only where it was passed."""
-    tools = list(plan.ask.body.get("tools") or [])
+    tools = list(plan.ask.chat.get("tools") or [])
     if "tools.strict" not in plan.sampling.ignored:
         return tools
     return [_without_strict(tool) for tool in tools]

@@ -28,7 +28,7 @@ class VllmDialect:
         body: JsonObject = {
             "model": engine.facts.model,
             "messages": engine_messages(ask, "reasoning"),
-            "add_generation_prompt": not ask.body.get("continue_final_message"),
+            "add_generation_prompt": not ask.chat.get("continue_final_message"),
         }
         kept = ("chat_template_kwargs", "continue_final_message")
         body |= {name: value for name, value in plain_fields(ask).items() if name in kept}

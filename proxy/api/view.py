@@ -1,0 +1,42 @@
+"""What a client API is to the data plane: how its bodies are read, and how a reply looks to its clients."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from proxy.errors import ProxyError
+from proxy.model import Ask, Completion, Identity, JsonObject
+from proxy.running import Head
+from proxy.settings import Settings
+
+
+class View(Protocol):
+    """One reply as one client sees it; made anew for each reading."""
+
+    heartbeat: bytes
+    """What keeps a silent stream alive."""
+
+    def chunks(self, choice: int, event: JsonObject) -> Iterator[bytes]:
+        """The client's events for one chat event of an engine's, or for a whole reply."""
+
+    def stream_end(self, completions: Sequence[Completion]) -> bytes:
+        """What closes a stream that came to its end."""
+
+    def stream_error(self, error: ProxyError) -> bytes:
+        """What closes a stream that did not."""
+
+    def error(self, error: ProxyError) -> JsonObject:
+        """The body that tells of an error before anything was sent."""
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        """The body of an unstreamed reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientApi:
+    """One API that harnesses speak."""
+
+    read_ask: Callable[[Identity, JsonObject, Settings], Ask]
+    """Checks a body and puts it into chat form; raises BadAsk naming the field."""
+    view: Callable[[Ask, Head, str], View]
+    """Of a request and the head of its reply; the text is the name that clients know reasoning by."""
