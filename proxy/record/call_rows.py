@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from proxy.errors import LimitReached, NotFound, RolloutClosed, SeedCollision
+from proxy.ids import pack_ids
 from proxy.model import Call, CallId, Claimed, Draw, Failure, GroupFlag, JsonObject, Reservation, Reserved
 from proxy.record.bodies import keep_request
 from proxy.record.claims import (
@@ -16,7 +17,6 @@ from proxy.record.claims import (
     write_claim,
 )
 from proxy.record.collapse import completion_hash, find_collapse
-from proxy.record.packing import pack_ids
 from proxy.record.prompts import KeptPrompt, TokenMemory, keep_prompt
 from proxy.record.rollout_rows import expire_rollout, raise_revision
 from proxy.record.rows import LATE, PROXY_DIED, arrived, failure_field, has_broken, kept_document, outcome_columns

@@ -10,8 +10,8 @@ import math
 import sqlite3
 from collections.abc import Iterator
 
+from proxy.ids import pack_ids
 from proxy.model import Call, Completion, GroupFlag
-from proxy.record.packing import pack_ids
 
 # Two independent draws that coincide with a likelihood below this are no coincidence, also not among the two thousand
 # pairs of a group of 64.

@@ -5,9 +5,9 @@ import sqlite3
 from collections.abc import Sequence
 
 from proxy import clock
+from proxy.ids import ID_BYTES
 from proxy.model import JsonObject
 from proxy.record.bodies import Requests
-from proxy.record.packing import ID_BYTES
 from proxy.record.prompts import TokenMemory, whole_ids
 from proxy.record.rollout_rows import read_cursor
 from proxy.record.rows import call_document

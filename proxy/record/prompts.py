@@ -9,8 +9,8 @@ import sqlite3
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from proxy.ids import ID_BYTES, shared_ids
 from proxy.model import CallId, Plan
-from proxy.record.packing import ID_BYTES, shared_ids
 
 # Ids remembered in all, 4 bytes each: the latest turns of a few hundred long rollouts.
 REMEMBERED_IDS = 8_000_000

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from proxy import clock
+from proxy.ids import pack_ids, unpack_ids
 from proxy.model import (
     Call,
     Completion,
@@ -21,7 +22,7 @@ from proxy.model import (
     Tokens,
     VolatileLine,
 )
-from proxy.record.packing import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
+from proxy.record.packing import pack_logprobs, unpack_logprobs
 
 CALL_SCHEMA = "rollpin.call/1"
 # A count beyond it is no count.

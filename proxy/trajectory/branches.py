@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from proxy.ids import shared_ids, unpack_ids
 from proxy.model import CallId, JsonObject
-from proxy.trajectory.call_facts import CallFacts, shared_ids, unpack
+from proxy.trajectory.call_facts import CallFacts
 from proxy.trajectory.chains import Chain
 from proxy.trajectory.lineage import Lineage
 
@@ -99,7 +100,7 @@ def make_branch(chain: Chain, role: Role, lineage: Lineage, holders: Mapping[Cal
         call_ids=tuple(call.call_id for call in chain.calls),
         owned_call_ids=tuple(call.call_id for call in chain.owned),
         links=tuple(_link(call, chain, lineage) for call in chain.owned),
-        token_ids=unpack(chain.last.tokens),
+        token_ids=unpack_ids(chain.last.tokens),
         loss_mask=mask,
         logprobs=logprobs,
         weight_spans=tuple(_weight_spans(chain.owned)),

@@ -8,6 +8,7 @@ from typing import Any
 
 from proxy import clock
 from proxy.canonical import digest
+from proxy.ids import ID_BYTES, pack_ids
 from proxy.model import CallId, JsonObject
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
@@ -59,9 +60,6 @@ class CallFacts:
         return len(other.tokens) <= self.prompt_length * ID_BYTES and self.tokens.startswith(other.tokens)
 
 
-# As records keep ids: signed 32-bit integers.
-ID_TYPE = "i"
-ID_BYTES = array(ID_TYPE).itemsize
 PASSED_ON = ("state", "segments", "outcome", "finish_reason", "prefix")
 
 
@@ -71,28 +69,6 @@ def read_calls(documents: Iterable[JsonObject], first: int = 0) -> tuple[CallFac
     `first` is the number of calls that were read before, where they come in pages.
     """
     return tuple(_read(order, document) for order, document in enumerate(documents, first))
-
-
-def shared_ids(one: bytes, other: bytes) -> int:
-    """How many ids two packed lists have in common from the start."""
-    low, high = 0, min(len(one), len(other)) // ID_BYTES
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low * ID_BYTES : middle * ID_BYTES] == other[low * ID_BYTES : middle * ID_BYTES]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def pack(ids: Iterable[int]) -> bytes:
-    """Ids as bytes."""
-    return array(ID_TYPE, ids).tobytes()
-
-
-def unpack(tokens: bytes) -> list[int]:
-    """Ids that were packed."""
-    return array(ID_TYPE, tokens).tolist()
 
 
 def _read(order: int, document: JsonObject) -> CallFacts:
@@ -109,7 +85,7 @@ def _read(order: int, document: JsonObject) -> CallFacts:
         parent_outcome=parent.get("outcome") or "unresolved",
         parent_reason=parent.get("reason") or "no_outcome_yet",
         parent_id=parent.get("call_id") if parent.get("outcome") == "resolved" else None,
-        tokens=pack(prompt) + pack(completion),
+        tokens=pack_ids(prompt) + pack_ids(completion),
         prompt_length=len(prompt),
         logprobs=array("d", () if unusable else document["logprobs"]),
         requested_model=document["requested_model"] or None,

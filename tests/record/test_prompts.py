@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from proxy.ids import pack_ids, unpack_ids
 from proxy.model import Parent, Plan, RolloutId
 from proxy.record.call_rows import record, reserve
 from proxy.record.connection import connect_writing, create_private
 from proxy.record.delivery_rows import end_delivery
 from proxy.record.migrations import migrate, read_migrations
-from proxy.record.packing import pack_ids, unpack_ids
 from proxy.record.prompts import TokenMemory, whole_ids
 from proxy.record.rollout_rows import close_rollout, create_rollouts
 from tests import make

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import StoreDown
+from proxy.ids import ID_BYTES
 from proxy.model import CallId, RolloutId
-from proxy.record.packing import ID_BYTES
 from proxy.record.sqlite import SqliteStore, open_reading
 from proxy.record.store import RolloutFilter, Store
 from tests import make
