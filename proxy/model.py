@@ -270,6 +270,10 @@ class EngineFacts:
     deterministic: bool | None
     """Whether the engine guarantees that batching does not change tokens; None when it does not tell."""
     auto_truncates: bool = False
+    takes_exact_prompts: bool | None = None
+    """Whether it reads the prompt ids that a chat request gives it; None where the answer told neither way."""
+    fingerprint: str | None = None
+    """Equal where kind, model, tokenizer and template are (engine/fingerprint.py); None where it would not render."""
     details: JsonObject = field(default_factory=dict)
 
     @property

@@ -104,5 +104,7 @@ def engine_document(wiring: Wiring, engine: Engine) -> JsonObject:
         "context_length": facts and facts.context_length,
         "vocabulary": facts and facts.vocabulary,
         "deterministic": facts and facts.deterministic,
+        "takes_exact_prompts": facts and facts.takes_exact_prompts,
+        "fingerprint": facts and facts.fingerprint,
         "findings": findings,
     }

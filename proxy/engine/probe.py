@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from proxy.engine.dialect import CHAT_PATH
+from proxy.engine.fingerprint import BATTERY, fingerprint
 from proxy.engine.upstream import Answer, Upstream
 from proxy.errors import EngineFault, EngineUnready
 from proxy.model import EngineFacts, EngineKind, JsonObject
@@ -18,6 +19,12 @@ VOCABULARY_IN_REFUSAL: dict[EngineKind, tuple[str, int]] = {
     "vllm": (r"Vocabulary size: (\d+)", 0),
     "sglang": (r"keys in \[0, (\d+)\]", 1),
 }
+# Prompt ids as no engine takes them, where each would look for them; one that looks names the field in its refusal.
+MALFORMED_PROMPT: dict[EngineKind, tuple[JsonObject, str]] = {
+    "vllm": ({"kv_transfer_params": {"prompt_token_ids": []}}, "prompt_token_ids"),
+    "sglang": ({"input_ids": "none"}, "input_ids"),
+}
+SMALLEST_ASK: JsonObject = {"messages": [{"role": "user", "content": "-"}], "max_tokens": 1}
 
 
 class Probe:
@@ -31,17 +38,19 @@ class Probe:
     async def facts(self, kind: Literal["auto", "vllm", "sglang"], known: EngineFacts | None = None) -> EngineFacts:
         """Everything the proxy needs to know; raises EngineUnready with the reason where it cannot be had.
 
-        The size of the vocabulary takes a question that engines log as an error: while model and version are those
-        that are `known`, it is not asked again.
+        The size of the vocabulary, and whether exact prompts are taken, are read out of refusals, which engines log as
+        errors: while everything else is as `known`, they are not asked for again.
         """
         model = await self._served_model()
         found = _kind_of(model)
         if kind not in {"auto", found}:
             raise EngineUnready(f"{self._url} was configured as {kind} but looks like {found}")
         facts = await (self._sglang_facts(model) if found == "sglang" else self._vllm_facts(model))
+        facts = replace(facts, fingerprint=await self._fingerprint(facts))
         if known is not None and is_same_server(facts, known):
-            return replace(facts, vocabulary=known.vocabulary)
-        return replace(facts, vocabulary=await self._vocabulary(facts))
+            return replace(facts, vocabulary=known.vocabulary, takes_exact_prompts=known.takes_exact_prompts)
+        facts = replace(facts, vocabulary=await self._vocabulary(facts))
+        return replace(facts, takes_exact_prompts=await self._takes_exact_prompts(facts))
 
     async def alive(self) -> bool:
         """Whether the engine's HTTP server answers; nothing is generated, and no scheduler is asked."""
@@ -111,21 +120,46 @@ class Probe:
             raise EngineUnready(f"{self._url}{path} answered {answer.status}: does a router stand in front of SGLang?")
         return answer.body
 
+    async def _fingerprint(self, facts: EngineFacts) -> str | None:
+        """What it makes of the battery; None where it does not render on request."""
+        renders: list[list[int] | None] = []
+        for conversation in BATTERY:
+            answer = await self._question("/tokenize", {"model": facts.model} | conversation)
+            if answer.status == 400:
+                renders.append(None)
+            elif answer.status == 200 and isinstance(answer.body, dict) and answer.body.get("tokens"):
+                renders.append(answer.body["tokens"])
+            else:
+                return None
+        return fingerprint(facts.kind, facts.model, renders)
+
     async def _vocabulary(self, facts: EngineFacts) -> int | None:
         """The number of ids, read out of the refusal of an impossible logit bias; None where asking is not safe."""
-        if facts.kind == "sglang" and _version(facts.version) < SGLANG_CHECKS_BIAS_FROM:
+        if not _checks_bias(facts):
             return None
-        body = {
-            "model": facts.model,
-            "messages": [{"role": "user", "content": "-"}],
-            "max_tokens": 1,
-            "temperature": 1,
-            "logit_bias": {str(FAR_TOKEN_ID): 0},
-        }
-        answer = await self._question(CHAT_PATH, body)
+        answer = await self._refused_ask(facts, {})
         pattern, ids_beyond = VOCABULARY_IN_REFUSAL[facts.kind]
         found = re.search(pattern, answer.text) if answer.status == 400 else None
         return int(found.group(1)) + ids_beyond if found else None
+
+    async def _takes_exact_prompts(self, facts: EngineFacts) -> bool | None:
+        """Whether malformed prompt ids are noticed before an impossible logit bias is: nothing runs either way.
+
+        Servers that do not know the field, and routers that drop it, pass it by without a word. That a server which
+        knows it obeys it is for each reply to show.
+        """
+        if not _checks_bias(facts):
+            return None
+        malformed, name = MALFORMED_PROMPT[facts.kind]
+        answer = await self._refused_ask(facts, malformed)
+        if answer.status != 400:
+            return None
+        return name in answer.text
+
+    async def _refused_ask(self, facts: EngineFacts, more: JsonObject) -> Answer:
+        """A call that the engine refuses for its logit bias before it schedules anything."""
+        bias = {"logit_bias": {str(FAR_TOKEN_ID): 0}}
+        return await self._question(CHAT_PATH, SMALLEST_ASK | {"model": facts.model, "temperature": 1} | bias | more)
 
     async def _get(self, path: str) -> Answer:
         return await self._question(path, None)
@@ -137,9 +171,15 @@ class Probe:
 def is_same_server(facts: EngineFacts, known: EngineFacts) -> bool:
     """Whether two looks saw the same engine, so far as it tells of itself; new weights do not make another one."""
     ours, theirs = (
-        replace(seen, vocabulary=None, details=seen.details | {"weight_version": None}) for seen in (facts, known)
+        replace(seen, vocabulary=None, takes_exact_prompts=None, details=seen.details | {"weight_version": None})
+        for seen in (facts, known)
     )
     return ours == theirs
+
+
+def _checks_bias(facts: EngineFacts) -> bool:
+    """Whether an impossible logit bias is refused; older schedulers of SGLang would die of it."""
+    return facts.kind != "sglang" or _version(facts.version) >= SGLANG_CHECKS_BIAS_FROM
 
 
 def _kind_of(model: JsonObject) -> EngineKind:

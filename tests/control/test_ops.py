@@ -94,6 +94,8 @@ async def test_engines_show_what_they_said_and_what_they_cannot_honour(control: 
         "context_length": 4096,
         "vocabulary": 1000,
         "deterministic": False,
+        "takes_exact_prompts": None,
+        "fingerprint": None,
     }
     assert {finding["profile"] for finding in findings} == {"train", "validation"}
     assert all(finding["setting"] == "seed" and finding["remedy"] for finding in findings)

@@ -81,6 +81,60 @@ async def test_a_probe_generates_nothing(upstream: Upstream, kind: Any) -> None:
     assert engine.requests == []
 
 
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+async def test_an_engine_that_reads_prompt_ids_shows_it_in_a_refusal(upstream: Upstream, kind: Any) -> None:
+    """Malformed ids are noticed before an impossible bias is."""
+    with FakeEngine(kind) as engine:
+        facts = await Probe(upstream, engine.url, None).facts("auto")
+
+    assert facts.takes_exact_prompts is True
+
+
+@pytest.mark.parametrize(
+    ("refusal", "verdict"),
+    [
+        ((400, b'{"error": {"message": "out-of-vocab token ids. Vocabulary size: 1024"}}'), False),
+        ((500, b'{"error": {"message": "prompt_token_ids"}}'), None),
+        ((200, b'{"choices": []}'), None),
+    ],
+    ids=["ids passed by", "broken", "nothing checked"],
+)
+async def test_an_engine_that_passes_prompt_ids_by_is_known(
+    upstream: Upstream, refusal: tuple[int, bytes], verdict: object
+) -> None:
+    """Older servers, and routers, drop the field without a word; what is no refusal proves nothing."""
+    models = b'{"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 10}]}'
+    with stub({"/v1/models": (200, models), "/v1/chat/completions": refusal}) as url:
+        facts = await Probe(upstream, url, None).facts("auto")
+
+    assert facts.takes_exact_prompts is verdict
+
+
+async def test_a_fingerprint_is_of_kind_model_tokenizer_and_template(upstream: Upstream) -> None:
+    """Two servers of one model share it; another model or kind has another."""
+
+    async def look(kind: Any, **setup: Any) -> str | None:
+        with FakeEngine(kind, **setup) as engine:
+            return (await Probe(upstream, engine.url, None).facts("auto")).fingerprint
+
+    vllm = await look("vllm")
+
+    assert vllm == await look("vllm", max_model_len=2048)
+    assert len({vllm, await look("vllm", model="other"), await look("sglang"), None}) == 4
+
+
+async def test_another_template_is_another_fingerprint(upstream: Upstream) -> None:
+    """Also where only one conversation of the battery is rendered otherwise, or refused."""
+    models = b'{"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 10}]}'
+    told = []
+    for answer in ((200, b'{"tokens": [1, 2]}'), (200, b'{"tokens": [1, 3]}'), (400, b"{}"), (404, b"{}")):
+        with stub({"/v1/models": (200, models), "/tokenize": answer}) as url:
+            told.append((await Probe(upstream, url, None).facts("auto")).fingerprint)
+
+    assert len(set(told)) == 4
+    assert told[3] is None, "what cannot be asked is not known"
+
+
 async def test_another_kind_than_configured_is_told(upstream: Upstream) -> None:
     """A wrong setting is found before the first call."""
     with FakeEngine("vllm") as engine, pytest.raises(EngineUnready, match="as sglang but looks like vllm"):

@@ -58,6 +58,9 @@ def _check_types(body: Json) -> None:
         raise mistyped("messages", "missing", "Field required", body)
     if not body["messages"]:
         raise refuse("Messages cannot be empty.")
+    given = body.get("input_ids")
+    if given is not None and not (isinstance(given, list) and all(isinstance(i, int) for i in given)):
+        raise mistyped("input_ids", "list_type", "Input should be a valid list", given)
     for name in asks.NEUTRAL:
         if isinstance(body.get(name), str):
             told = "Input should be a valid number, unable to parse string as a number"
