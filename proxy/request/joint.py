@@ -1,0 +1,413 @@
+"""The joint: which ids follow a turn that the engine sampled, found without trusting the chat template.
+
+The next prompt is to be: the parent's prompt ids, the ids that it sampled, and a tail: whatever the template prints
+between the end of that turn and the end of the prompt. The parent's turn itself is never rendered (templates strip its
+reasoning, re-spell its arguments, drop it when it is empty). A stand-in takes its place, whose texts are sentinel
+words, and the request is rendered three times:
+
+* with the real history, and with a dummy one, the stand-ins differing in their last letter: the common end of both id
+  lists is what follows the turn, and the end token in it marks the joint;
+* with every new text replaced by a word of its own, which shows what the template prints of itself. The real tail must
+  be exactly that, with each word replaced by its text.
+
+Where any of it does not hold there is no tail but a reason. Nothing here does I/O: `find_tail` is a generator that asks
+its questions in batches and is sent the answers.
+"""
+
+import json
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, Literal, TypeAlias
+
+from proxy.model import JsonObject
+
+# Sentinels are small ASCII letters that end in one of two different ones: such words merge with nothing that templates
+# print behind a text, and their ids never share an end.
+BASES = ("wxjv", "qzkv", "jxqw", "vqjz", "zxwk")
+LAST_LETTERS = ("k", "p")
+LEAVES = {"reasoning": "r", "content": "t", "arguments": "a"}
+# Ids before the common end in which the last sentinel surely lies.
+LOOK_BACK = 16
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+End = Literal["exact", "substituted", "cut"]
+Form = Literal["arguments", "content"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A request in the engine's form, and the turn of it that its parent said."""
+
+    messages: tuple[JsonObject, ...]
+    start: int
+    """messages[start:stop] tell the parent's turn; what stands behind them is new."""
+    stop: int
+    sampled: tuple[int, ...]
+    """The parent's sampled ids, end token included."""
+    is_natural: bool
+    """Whether the last of them is an end token, by which the engine knew that the turn was over."""
+    stops: tuple[str, ...] = ()
+    """Stop strings of the parent's request: clients never see them, nor what follows."""
+    reasoning: str = ""
+    """What the parent thought, as the engine told it."""
+    reasoning_key: str = "reasoning_content"
+    """The engine's name for reasoning in a message."""
+
+    @property
+    def new(self) -> tuple[JsonObject, ...]:
+        return self.messages[self.stop :]
+
+    @property
+    def told(self) -> tuple[JsonObject, ...]:
+        return self.messages[self.start : self.stop]
+
+
+@dataclass(frozen=True, slots=True)
+class Render:
+    """Which ids do these messages make, with the request's own tools and template arguments?"""
+
+    messages: tuple[JsonObject, ...]
+    generation_prompt: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Which text do these ids make, control tokens included?"""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unrendered:
+    """The template would not have them."""
+
+    message: str
+
+
+Question: TypeAlias = Render | Decode
+Answer: TypeAlias = tuple[int, ...] | str | Unrendered
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What follows the parent's sampled ids."""
+
+    ids: tuple[int, ...]
+    end: End
+    """`exact`: the template ends such a turn with the token that was sampled. `substituted`: it would print another in
+    its place (gpt-oss: <|return|> for <|end|>). `cut`: the turn had no end, and the tail begins with the template's."""
+    rendered: tuple[int, ...]
+    """The whole request as the template prints it, a stand-in for the parent's turn: to measure how far the history
+    would have drifted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No tail is certain."""
+
+    reason: str
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Habits:
+    """What was learned of one template on one engine."""
+
+    pairs: dict[int, int] = field(default_factory=dict)
+    """End token as sampled -> as printed where the turn is not the last."""
+    unpaired: set[int] = field(default_factory=set)
+    """End tokens that the template prints nothing else for."""
+    depends_on_history: bool = False
+    """The tail was seen to change with what stands before the turn: dummies are of no use."""
+
+
+Steps: TypeAlias = Generator[tuple[Question, ...], tuple[Any, ...], Tail | Refused]
+
+
+def find_tail(turn: Turn, habits: Habits) -> Steps:
+    """Ask for renders and texts until the tail is certain or is refused."""
+    words = Words.unused_in(turn.messages)
+    if words is None:
+        return Refused("sentinel_in_request")
+    if refused := unfit(turn):
+        return refused
+    if not turn.is_natural:
+        (text,) = yield (Decode(turn.sampled),)
+        if refused := cut_elsewhere(turn, text):
+            return refused
+    outcome: Tail | Refused = Refused("turn_not_rendered")
+    for form in forms(turn):
+        outcome = yield from _tail_in_form(turn, words, form, habits)
+        if isinstance(outcome, Tail) or outcome.reason != "turn_not_rendered":
+            return outcome
+    return outcome
+
+
+def unfit(turn: Turn) -> Refused | None:
+    """What no render can mend."""
+    if not turn.new:
+        return Refused("nothing_new")
+    if any(message.get("role") == "assistant" for message in turn.new):
+        return Refused("assistant_after_parent")
+    if not turn.sampled:
+        return Refused("nothing_sampled")
+    if any(not _is_text(part) for message in turn.messages for part in _parts(message.get("content"))):
+        return Refused("media")
+    if not turn.is_natural and _calls(turn.told):
+        return Refused("cut_in_call")
+    if not turn.is_natural and not _plain(turn.told[-1].get("content")).strip():
+        return Refused("cut_in_reasoning")
+    return None
+
+
+def cut_elsewhere(turn: Turn, text: str) -> Refused | None:
+    """A turn without an end goes on only where it was cut in its answer: nothing sampled may be missing in the echo.
+
+    `text` is what the sampled ids say: reasoning first, then the echoed answer, then at most a stop string.
+    """
+    answer = _plain(turn.told[-1].get("content")).strip().rstrip("\ufffd")
+    before, found, after = text.rpartition(answer) if answer else (text, "", "")
+    rest = after.strip().strip("\ufffd")
+    if not found or (rest and not any(rest.startswith(stop.strip()) for stop in turn.stops)):
+        return Refused("cut_not_in_answer", f"{text[-80:]!r} was sampled, {answer[-80:]!r} came back")
+    thought = turn.reasoning.strip()
+    if before.strip() and not (thought and thought in before):
+        return Refused("cut_not_in_answer", f"{before[-80:]!r} was sampled before the answer and did not come back")
+    return None
+
+
+def forms(turn: Turn) -> tuple[Form, ...]:
+    """Where the last sentinel goes: some templates never print calls."""
+    return ("arguments", "content") if _calls(turn.told) else ("content",)
+
+
+def _tail_in_form(turn: Turn, words: "Words", form: Form, habits: Habits) -> Steps:
+    """Behind a dummy history where that serves, else behind the real one thrice."""
+    history = turn.messages[: turn.start]
+    if not habits.depends_on_history:
+        outcome = yield from _tail_behind(turn, words, form, habits, dummy(history))
+        if isinstance(outcome, Tail) or outcome.reason == "turn_not_rendered":
+            return outcome
+    real = yield from _tail_behind(turn, words, form, habits, history)
+    if isinstance(real, Tail) and real.end != "substituted":
+        habits.depends_on_history = True
+    return real
+
+
+def dummy(history: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
+    """A history of the least messages that templates ask for."""
+    system = [{"role": "system", "content": "Help."}] if history and history[0].get("role") == "system" else []
+    return (*system, {"role": "user", "content": "Go on."})
+
+
+def _tail_behind(turn: Turn, words: "Words", form: Form, habits: Habits, head: tuple[JsonObject, ...]) -> Steps:
+    """One round: three renders, their texts, and every check."""
+    first, second, third = yield (
+        Render((*turn.messages[: turn.start], stand_in(turn, words, form, 0), *turn.new)),
+        Render((*head, stand_in(turn, words, form, 1), *turn.new)),
+        Render((*head, stand_in(turn, words, form, 1), *words.replaced(turn.new))),
+    )
+    for render in (first, second, third):
+        if isinstance(render, Unrendered):
+            return Refused("template_refuses", render.message)
+    common = first[len(first) - _shared_end(first, second) :]
+    end = None
+    if turn.is_natural:
+        if head == turn.messages[: turn.start]:
+            yield from _learn_pair(turn, common, words, habits)
+        end = _end_in(common, turn, habits)
+        if end is None:
+            return Refused(
+                "another_end", f"the turn ended with token {turn.sampled[-1]}, and the template ends it otherwise"
+            )
+    tail = common if end is None else common[end + 1 :]
+    start, small_start = (max(0, len(ids) - len(common) - LOOK_BACK) for ids in (first, second))
+    texts = yield (
+        Decode(first[start:]),
+        Decode(first[start : len(first) - len(tail)]),
+        Decode(second[small_start:]),
+        Decode(third[small_start:]),
+        Decode(() if end is None else (common[end],)),
+    )
+    if refused := check_texts(turn, words, texts):
+        return refused
+    if end is None:
+        return Tail(tail, "cut", first)
+    return Tail(tail, "exact" if common[end] == turn.sampled[-1] else "substituted", first)
+
+
+def check_texts(turn: Turn, words: "Words", texts: tuple[str, ...]) -> Refused | None:
+    """Whether the tail is all of, and nothing but, what the template prints between that turn and the next."""
+    whole, before, second, third, marker = texts
+    behind = [words.behind_last(text, letter) for text, letter in ((whole, 0), (second, 1), (third, 1))]
+    real, other, pattern = behind
+    if real is None or other is None or pattern is None:
+        return Refused("turn_not_rendered")
+    if real != other:
+        return Refused("tail_depends_on_history", f"{real[:80]!r} behind the history, {other[:80]!r} elsewhere")
+    pieces = words.pieces(pattern, turn.new)
+    if pieces is None:
+        return Refused("new_message_not_rendered", f"the template prints {pattern[:200]!r}")
+    if not filled(real, pieces, [text_forms(text) for text in _texts(turn.new)]):
+        return Refused("new_message_altered", f"{real[:200]!r} is not {pattern[:200]!r} filled in")
+    if not whole.startswith(before):
+        return Refused("text_not_split", "the tail's text is not to be told from what stands before it")
+    expected = real
+    if turn.is_natural:
+        if pieces[0].count(marker) != 1:
+            return Refused("another_end", f"{marker!r} does not end the turn once in {pieces[0]!r}")
+        expected = real[pieces[0].index(marker) + len(marker) :]
+    if whole[len(before) :] != expected:
+        return Refused("text_not_split", f"the tail would say {whole[len(before) :][:80]!r}")
+    return None
+
+
+def _end_in(common: tuple[int, ...], turn: Turn, habits: Habits) -> int | None:
+    """Where the turn's end stands in what follows it: the sampled token, or the one printed in its place."""
+    last = turn.sampled[-1]
+    ends = {last, habits.pairs.get(last, last)}
+    return next((place for place, token in enumerate(common) if token in ends), None)
+
+
+def _learn_pair(
+    turn: Turn, common: tuple[int, ...], words: "Words", habits: Habits
+) -> Generator[tuple[Question, ...], tuple[Any, ...], None]:
+    """Whether the template ends a turn differently when it is the last: four small renders, once for each end."""
+    last = turn.sampled[-1]
+    if last in common or last in habits.pairs or last in habits.unpaired:
+        return
+    asked = {"role": "user", "content": "Go on."}
+    turns = [{"role": "assistant", "content": words.sentinel("content", letter)} for letter in (0, 1)]
+    closing = tuple(Render((asked, said), generation_prompt=False) for said in turns)
+    going_on = tuple(Render((asked, said, asked)) for said in turns)
+    renders = yield (*closing, *going_on)
+    if not any(isinstance(render, Unrendered) for render in renders):
+        one, other, inner, inner_other = renders
+        final = one[len(one) - _shared_end(one, other) :]
+        middle = inner[len(inner) - _shared_end(inner, inner_other) :]
+        if final and middle and final[0] == last != middle[0]:
+            habits.pairs[last] = middle[0]
+            return
+    habits.unpaired.add(last)
+
+
+def stand_in(turn: Turn, words: "Words", form: Form, letter: int) -> JsonObject:
+    """The parent's turn as echoed, sentinels in place of its texts; what is blank stays blank."""
+    message = dict(turn.told[-1])
+    calls = _calls(turn.told)
+    if str(message.get(turn.reasoning_key) or "").strip():
+        message[turn.reasoning_key] = words.sentinel("reasoning", letter)
+    if form == "content" or _plain(message.get("content")).strip():
+        message["content"] = words.sentinel("content", letter)
+    if calls:
+        message["tool_calls"] = [_with_sentinel(call, words.sentinel("arguments", letter)) for call in calls]
+    return message
+
+
+def _with_sentinel(call: JsonObject, sentinel: str) -> JsonObject:
+    function = call["function"]
+    key = next(iter(json.loads(function["arguments"])), "value")
+    return {**call, "function": {**function, "arguments": json.dumps({key: sentinel})}}
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words that do not occur in a request: sentinels, and stand-ins for new texts."""
+
+    base: str
+
+    @staticmethod
+    def unused_in(messages: Sequence[JsonObject]) -> "Words | None":
+        told = json.dumps(messages).lower()
+        return next((Words(base) for base in BASES if base not in told), None)
+
+    def sentinel(self, leaf: str, letter: int) -> str:
+        return self.base + LEAVES[leaf] + LAST_LETTERS[letter]
+
+    def text(self, number: int) -> str:
+        """Stand-in for the new text of this number; all have one length."""
+        digits = [LETTERS[number // 26**place % 26] for place in (2, 1, 0)]
+        return self.base + "x" + "".join(digits)
+
+    def replaced(self, messages: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
+        """The messages, a word of its own for each of their texts."""
+        numbers = iter(range(26**3))
+        return tuple(self._replaced(message, numbers) for message in messages)
+
+    def _replaced(self, message: JsonObject, numbers: Iterator[int]) -> JsonObject:
+        content = message.get("content")
+        if isinstance(content, str):
+            return {**message, "content": self.text(next(numbers))}
+        if isinstance(content, list):
+            return {**message, "content": [{**part, "text": self.text(next(numbers))} for part in content]}
+        return message
+
+    def behind_last(self, text: str, letter: int) -> str | None:
+        """What stands behind the last sentinel in a text; None where there is none."""
+        ends = [text.rfind(self.sentinel(leaf, letter)) for leaf in LEAVES]
+        place = max(ends)
+        return text[place + len(self.sentinel("content", letter)) :] if place >= 0 else None
+
+    def pieces(self, pattern: str, new: Sequence[JsonObject]) -> list[str] | None:
+        """The template's own text around the words; None unless each stands there once, in order."""
+        pieces, rest = list[str](), pattern
+        for number, _text in enumerate(_texts(new)):
+            piece, found, rest = rest.partition(self.text(number))
+            if not found:
+                return None
+            pieces.append(piece)
+        pieces.append(rest)
+        return None if any(self.base in piece for piece in pieces) else pieces
+
+
+def filled(text: str, pieces: Sequence[str], choices: Sequence[Sequence[str]]) -> bool:
+    """Whether a text is the pieces with one of the choices between each two."""
+    places = {len(pieces[0])} if text.startswith(pieces[0]) else set[int]()
+    for piece, forms_of_one in zip(pieces[1:], choices, strict=True):
+        places = {
+            place + len(form) + len(piece)
+            for place in places
+            for form in forms_of_one
+            if text.startswith(form + piece, place)
+        }
+    return len(text) in places
+
+
+def text_forms(text: str) -> tuple[str, ...]:
+    """How templates print a text: as it is, trimmed, or as JSON; a blank one possibly not at all."""
+    trimmed = (text, text.strip(), text.lstrip(), text.rstrip())
+    printed = [*trimmed]
+    for form in trimmed:
+        printed += [json.dumps(form, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)]
+    return tuple(dict.fromkeys(printed))
+
+
+def _shared_end(one: Sequence[int], other: Sequence[int]) -> int:
+    pairs = zip(reversed(one), reversed(other), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _parts(content: Any) -> Sequence[Any]:
+    return content if isinstance(content, list) else ()
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def _texts(messages: Sequence[JsonObject]) -> list[str]:
+    """Every text of the messages, in order."""
+    found = list[str]()
+    for message in messages:
+        content = message.get("content")
+        found += [content] if isinstance(content, str) else [part["text"] for part in _parts(content)]
+    return found
+
+
+def _plain(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in _parts(content) if _is_text(part))
+
+
+def _calls(messages: Sequence[JsonObject]) -> list[JsonObject]:
+    return [call for message in messages for call in message.get("tool_calls") or ()]
