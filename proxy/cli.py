@@ -5,27 +5,21 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from proxy.settings import Settings
+from proxy.commands.control import find_control
+from proxy.commands.ending import WRONG_SETTINGS, end, settings_or_end
 from proxy.settings_page import as_toml, flag_rows
-from proxy.settings_sources import WrongSettings, load_settings
 
-WRONG_SETTINGS = 2
-NO_ANSWER = 1
-ANSWER_S = 30
 HELP_WIDTH = 80
 # A minted id; longer ones are folded so that the line stays within 80 columns.
 WIDEST_ID = 35
 HELP_INDENT = " " * 6
-# Where a server that listens on every address is reached from its own machine.
-LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  looked up, never bound
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 rollouts = typer.Typer(no_args_is_help=True, help="Look at the rollouts of a running proxy.")
@@ -66,23 +60,13 @@ def serve(
     if show_help:
         _print_serve_help()
         return
-    settings = _settings(context.args, config, to_serve=True)
+    settings = settings_or_end(context.args, config, to_serve=True)
     if print_config:
         typer.echo(as_toml(settings), nl=False)
         return
     from proxy.app import serve as run  # noqa: PLC0415  the other commands start faster without it
 
     raise typer.Exit(run(settings))
-
-
-def _settings(flags: list[str], config: Path | None, *, to_serve: bool) -> Settings:
-    """The settings, or the end: one line per fault on stderr."""
-    try:
-        return load_settings(flags, config, to_serve=to_serve)
-    except WrongSettings as error:
-        for fault in error.faults:
-            typer.echo(f"rollpin: {fault}", err=True)
-        raise typer.Exit(WRONG_SETTINGS) from None
 
 
 def _print_serve_help() -> None:
@@ -145,12 +129,51 @@ def demo(
     raise typer.Exit(run_demo(Console(), port=port, stay=not leave))
 
 
-# --- rollouts ---------------------------------------------------------------------------------------------------
+# --- what a running proxy holds ---------------------------------------------------------------------------------
 
 Url = Annotated[str | None, typer.Option(help="Control plane of the proxy; by default where the settings put it.")]
 Token = Annotated[
     str | None, typer.Option(help="Read or admin token; by default that of the settings or the secrets file.")
 ]
+
+
+@app.command()
+def export(
+    out: Annotated[Path, typer.Argument(help="File to write: .jsonl, .ndjson or .parquet.")],
+    url: Url = None,
+    token: Token = None,
+    run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
+    group: Annotated[str | None, typer.Option(help="Only this group.")] = None,
+    rollout: Annotated[
+        list[str] | None, typer.Option(help="Only this rollout, open or closed; may be repeated.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="Cursor of an earlier export: only what closed after it.")] = None,
+    cursor_file: Annotated[
+        Path | None, typer.Option(help="Go on from the cursor in this file, and leave the new one there.")
+    ] = None,
+    require_outcome: Annotated[
+        bool, typer.Option("--require-outcome", help="Leave groups out until each rollout has an outcome.")
+    ] = False,
+    format_: Annotated[
+        Literal["jsonl", "parquet"] | None, typer.Option("--format", help="By default as the file's suffix says.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Trajectories of closed groups as training rows, JSON Lines or Parquet."""
+    from proxy.commands import export as work  # noqa: PLC0415  the other commands start faster without it
+
+    if rollout and (run or group or since or cursor_file or require_outcome):
+        end("--rollout: goes with none of --run, --group, --since, --cursor-file, --require-outcome", WRONG_SETTINGS)
+    if since and cursor_file:
+        end("--since: the cursor file says where to go on", WRONG_SETTINGS)
+    asked = {"run": run, "group": group, "since": since or work.kept_cursor(cursor_file)}
+    query = {name: value for name, value in asked.items() if value is not None}
+    query |= {"require_outcome": "true"} if require_outcome else {}
+    wanted = work.Wanted(out, work.format_of(out, format_), tuple(rollout or ()), query, cursor_file, overwrite)
+    raise typer.Exit(work.export(find_control(url, token), wanted))
+
+
+# --- rollouts ---------------------------------------------------------------------------------------------------
 
 
 @rollouts.command("list")
@@ -164,7 +187,9 @@ def list_rollouts(
 ) -> None:
     """Rollouts in order of creation."""
     query = {"run": run, "group": group, "state": state, "limit": limit}
-    page = _ask(url, token, "/rollouts", {name: value for name, value in query.items() if value is not None})
+    page = find_control(url, token).ask(
+        "/rollouts", {name: value for name, value in query.items() if value is not None}
+    )
     table = Table(box=None, pad_edge=False)
     longest = max((len(rollout["rollout_id"]) for rollout in page["rollouts"]), default=0)
     table.add_column("rollout", overflow="fold", no_wrap=longest <= WIDEST_ID)
@@ -182,7 +207,7 @@ def list_rollouts(
 @rollouts.command("show")
 def show_rollout(rollout_id: str, url: Url = None, token: Token = None) -> None:
     """One rollout: where it stands, its counts, and whether everything was captured."""
-    rollout = _ask(url, token, f"/rollouts/{quote(rollout_id, safe='')}", {})
+    rollout = find_control(url, token).ask(f"/rollouts/{quote(rollout_id, safe='')}")
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -219,58 +244,3 @@ def _facts(rollout: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "revision", str(rollout["revision"])
     if rollout["metadata"]:
         yield "metadata", json.dumps(rollout["metadata"], ensure_ascii=False)
-
-
-def _ask(url: str | None, token: str | None, path: str, query: dict[str, Any]) -> dict[str, Any]:
-    """What the proxy answers, or the end with one line that says why."""
-    socket = None
-    if url is None or token is None:
-        settings = _settings([], None, to_serve=False)
-        token = token or _kept_token(settings)
-        socket = settings.control_socket if url is None else None
-        url = url or ("http://rollpin" if socket else _control_url(settings))
-    transport = httpx.HTTPTransport(uds=str(socket)) if socket else None
-    try:
-        with httpx.Client(transport=transport, timeout=ANSWER_S) as client:
-            answer = client.get(url.rstrip("/") + path, params=query, headers={"authorization": f"Bearer {token}"})
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError) as error:
-        _end(f"no answer from {socket or url}: {error}")
-    try:
-        document = answer.json()
-    except ValueError:
-        _end(f"{url} does not answer as Rollpin does (status {answer.status_code})")
-    if answer.status_code != httpx.codes.OK:
-        _end(_told(document))
-    return dict(document)
-
-
-def _told(document: Any) -> str:
-    match document:
-        case {"error": {"message": str(message)}}:
-            return message
-    return f"not an answer of Rollpin: {str(document)[:200]}"
-
-
-def _control_url(settings: Settings) -> str:
-    apart = settings.control_port is not None
-    host, port = (settings.control_host, settings.control_port) if apart else (settings.host, settings.port)
-    if not port:
-        _end("the port is picked at start: name the control plane by --url")
-    host = LOOPBACK.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _kept_token(settings: Settings) -> str:
-    """A token that reads: of the settings, else of the secrets file."""
-    for secret in (settings.read_token, settings.admin_token):
-        if secret:
-            return secret.get_secret_value()
-    try:
-        return str(json.loads(settings.secrets_file.read_text())["read_token"])
-    except (OSError, ValueError, KeyError, TypeError):
-        _end(f"no token: give --token or ROLLPIN_READ_TOKEN, or stand beside {settings.secrets_file}")
-
-
-def _end(reason: str) -> NoReturn:
-    typer.echo(f"rollpin: {reason}", err=True)
-    raise typer.Exit(NO_ANSWER)

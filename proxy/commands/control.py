@@ -1,0 +1,125 @@
+"""The control plane of a running proxy, as commands ask it: found by flags, else by the settings; read and no more."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import httpx
+
+from proxy.commands.ending import end, settings_or_end
+from proxy.settings import Settings
+
+ANSWER_S = 30
+# The next line of a list may be a long rollout that is assembled first.
+LINE_S = 600
+# Where a server that listens on every address is reached from its own machine.
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  looked up, never bound
+
+Json: TypeAlias = dict[str, Any]
+
+
+class BrokenOff(Exception):
+    """A list ended before its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Where the control plane is, and the token that opens it."""
+
+    url: str
+    token: str
+    socket: Path | None = None
+
+    def ask(self, path: str, query: Json | None = None) -> Json:
+        """What the proxy answers, or the end with one line that says why."""
+        with self._client(ANSWER_S) as client:
+            with self._reached():
+                answer = client.get(self._address(path), params=query, headers=self._headers)
+            return self._document(answer)
+
+    def lines(self, path: str, query: Json) -> Iterator[Json]:
+        """The lines of a list as they come; raises BrokenOff where they stop before their end."""
+        with self._client(LINE_S) as client:
+            asked = client.build_request("GET", self._address(path), params=query, headers=self._headers)
+            with self._reached():
+                answer = client.send(asked, stream=True)
+                if answer.status_code != httpx.codes.OK:
+                    answer.read()
+                    self._document(answer)
+            try:
+                yield from (json.loads(line) for line in answer.iter_lines() if line)
+            except (httpx.HTTPError, ValueError) as error:
+                raise BrokenOff(f"the proxy's answer broke off: {error}") from error
+            finally:
+                answer.close()
+
+    def _client(self, patience_s: float) -> httpx.Client:
+        transport = httpx.HTTPTransport(uds=str(self.socket)) if self.socket else None
+        return httpx.Client(transport=transport, timeout=httpx.Timeout(patience_s, connect=ANSWER_S))
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """The end where no answer comes."""
+        try:
+            yield
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError) as error:
+            end(f"no answer from {self.socket or self.url}: {error}")
+
+    def _address(self, path: str) -> str:
+        return self.url.rstrip("/") + path
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.token}"}
+
+    def _document(self, answer: httpx.Response) -> Json:
+        try:
+            document = answer.json()
+        except ValueError:
+            end(f"{self.url} does not answer as Rollpin does (status {answer.status_code})")
+        if answer.status_code != httpx.codes.OK or not isinstance(document, dict):
+            end(_told(document))
+        return document
+
+
+def find_control(url: str | None, token: str | None) -> Control:
+    """The control plane that flags and settings name; ends where they do not."""
+    if url is not None and token is not None:
+        return Control(url, token)
+    settings = settings_or_end([], None, to_serve=False)
+    token = token or _kept_token(settings)
+    if url is not None:
+        return Control(url, token)
+    if settings.control_socket is not None:
+        return Control("http://rollpin", token, settings.control_socket)
+    return Control(_control_url(settings), token)
+
+
+def _told(document: Any) -> str:
+    match document:
+        case {"error": {"message": str(message)}}:
+            return message
+    return f"not an answer of Rollpin: {str(document)[:200]}"
+
+
+def _control_url(settings: Settings) -> str:
+    apart = settings.control_port is not None
+    host, port = (settings.control_host, settings.control_port) if apart else (settings.host, settings.port)
+    if not port:
+        end("the port is picked at start: name the control plane by --url")
+    host = LOOPBACK.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _kept_token(settings: Settings) -> str:
+    """A token that reads: of the settings, else of the secrets file."""
+    for secret in (settings.read_token, settings.admin_token):
+        if secret:
+            return secret.get_secret_value()
+    try:
+        return str(json.loads(settings.secrets_file.read_text())["read_token"])
+    except (OSError, ValueError, KeyError, TypeError):
+        end(f"no token: give --token or ROLLPIN_READ_TOKEN, or stand beside {settings.secrets_file}")
