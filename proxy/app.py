@@ -18,9 +18,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import clock
+from proxy.api.forms import form_for
 from proxy.api.routes import data_routes
 from proxy.control import control_routes, probe_routes
-from proxy.errors import NotFound, ProxyError, StoreDown, error_headers, openai_error
+from proxy.errors import NotFound, ProxyError, StoreDown
 from proxy.log import start_log
 from proxy.settings import Settings
 from proxy.wiring import Wiring, wire
@@ -53,17 +54,18 @@ def make_app(wiring: Wiring, *, data: bool, control: bool) -> FastAPI:
     return app
 
 
-async def _tell(_request: Request, error: Exception) -> Response:
+async def _tell(request: Request, error: Exception) -> Response:
     assert isinstance(error, ProxyError)  # noqa: S101  registered for this type alone
-    return JSONResponse(openai_error(error), error.status, error_headers(error))
+    told = form_for(request.url.path, request.headers)(error)
+    return JSONResponse(told.body, told.status, told.headers)
 
 
 async def _tell_http(request: Request, error: Exception) -> Response:
     """Unknown routes and methods, in the API's form instead of the framework's."""
     assert isinstance(error, HTTPException)  # noqa: S101  registered for this type alone
-    told = NotFound(f"{request.method} {request.url.path} is not served here", code="unknown_route")
-    told.status = error.status_code
-    return JSONResponse(openai_error(told), told.status, error_headers(told))
+    unknown = NotFound(f"{request.method} {request.url.path} is not served here", code="unknown_route")
+    unknown.status = error.status_code
+    return await _tell(request, unknown)
 
 
 async def _tell_nobody(_request: Request, _error: Exception) -> Response:
@@ -73,8 +75,7 @@ async def _tell_nobody(_request: Request, _error: Exception) -> Response:
 
 async def _tell_surprise(request: Request, error: Exception) -> Response:
     log.error("a request broke", path=request.url.path, exc_info=error)
-    told = ProxyError("the proxy failed in this request; its log says how")
-    return JSONResponse(openai_error(told), told.status, error_headers(told))
+    return await _tell(request, ProxyError("the proxy failed in this request; its log says how"))
 
 
 class Planes:

@@ -168,6 +168,8 @@ class Ask:
     top_logprobs: int
     requested_model: str | None
     has_tools: bool
+    left_out: tuple[str, ...] = ()
+    """What of the client's body has no chat form: top-level fields by name, parts of others as `field.part`."""
 
 
 ParentOutcome = Literal["root", "resolved", "unresolved"]

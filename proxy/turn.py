@@ -73,7 +73,7 @@ async def decide(ask: Ask, wiring: Wiring) -> Decision:
         refuse_unknown=settings.unknown_fields == "refuse",
         shaping_understood=DIALECTS[engine.facts.kind].shaping,
     )
-    sampling = pin_sampling(ask.chat, profile, rules, room)
+    sampling = pin_sampling(ask.chat, profile, rules, room, ask.left_out)
     return Decision(ask, profile, engine, sampling, await find_parent(ask, wiring))
 
 

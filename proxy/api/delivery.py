@@ -12,8 +12,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from proxy import clock
+from proxy.api.forms import ErrorForm
 from proxy.api.view import View
-from proxy.errors import ProxyError, StoreDown, error_headers
+from proxy.errors import ProxyError, StoreDown
 from proxy.model import Delivery, DeliveryOutcome
 from proxy.record.store import Store
 from proxy.turn import Served
@@ -37,10 +38,13 @@ class Sent:
 class DeliveryResponse(Response):
     """Sends one growing reply to one client, and notes how far it came."""
 
-    def __init__(self, served: Served, view: View, *, stream: bool, patience_s: float | None, store: Store) -> None:
+    def __init__(
+        self, served: Served, view: View, tell: ErrorForm, *, stream: bool, patience_s: float | None, store: Store
+    ) -> None:
         self._running = served.running
         self._delivery_id = served.delivery_id
         self._view = view
+        self._tell = tell
         self._stream = stream
         self._patience_s = patience_s
         self._store = store
@@ -125,11 +129,12 @@ class DeliveryResponse(Response):
         await send({"type": "http.response.body", "body": part, "more_body": True})
 
     async def _answer_error(self, send: Send, error: ProxyError, sent: Sent) -> None:
-        body = json.dumps(self._view.error(error)).encode()
+        told = self._tell(error)
+        body = json.dumps(told.body).encode()
         if sent.has_begun:
             await self._close(send, body)
         else:
-            await self._answer(send, error.status, body, error_headers(error))
+            await self._answer(send, told.status, body, told.headers)
         sent.outcome = "error_told"
 
     async def _answer(self, send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -22,7 +22,10 @@ from proxy.wiring import Wiring
 
 ROLLOUT_BASE = "/rollouts/{rollout_id}/v1"
 PLAIN_BASE = "/v1"
-CHAT = ClientApi(read_ask, ChatView)
+CALLS: Mapping[str, ClientApi] = {"chat/completions": ClientApi(read_ask, ChatView)}
+"""Where a model call is asked for, and in which API."""
+# FastAPI, unlike HTTP, takes GET for GET alone.
+READ = ["GET", "HEAD"]
 DEFAULT_RUN = "default"
 # In the metadata of a rollout that its first call opened: any key is accepted for it.
 AUTO_REGISTERED = "auto_registered"
@@ -34,15 +37,28 @@ def data_routes() -> APIRouter:
     """Every data route, at both bases."""
     router = APIRouter()
     for base in (ROLLOUT_BASE, PLAIN_BASE):
-        router.add_api_route(f"{base}/chat/completions", chat_completions, methods=["POST"])
-        router.add_api_route(f"{base}/models", list_models, methods=["GET"])
-        router.add_api_route(f"{base}/models/{{model:path}}", show_model, methods=["GET"])
+        for path, api in CALLS.items():
+            router.add_api_route(f"{base}/{path}", _calls_of(api), methods=["POST"])
+        router.add_api_route(f"{base}/models", list_models, methods=READ)
+        router.add_api_route(f"{base}/models/{{model:path}}", show_model, methods=READ)
+        router.add_api_route(base, greet, methods=READ)
+        router.add_api_route(f"{base}/", greet, methods=READ)
+    router.add_api_route("/rollouts/{rollout_id}", greet, methods=["HEAD"])
+    router.add_api_route("/rollouts/{rollout_id}/", greet, methods=READ)
+    router.add_api_route("/", greet, methods=["HEAD"])
     return router
 
 
-async def chat_completions(request: Request) -> Response:
-    """One model call as chat completions."""
-    return await model_call(request, CHAT)
+def _calls_of(api: ClientApi) -> Callable[[Request], Awaitable[Response]]:
+    async def call(request: Request) -> Response:
+        return await model_call(request, api)
+
+    return call
+
+
+async def greet() -> JsonObject:
+    """For clients that look whether anybody is there; says nothing of any rollout."""
+    return {"service": "rollpin"}
 
 
 async def model_call(request: Request, api: ClientApi) -> Response:
@@ -54,7 +70,7 @@ async def model_call(request: Request, api: ClientApi) -> Response:
     served = await serve_turn(ask, wiring)
     view = api.view(ask, served.running.head, wiring.settings.reasoning_field)
     return DeliveryResponse(
-        served, view, stream=ask.stream, patience_s=patience(ask.stream, wiring.settings), store=wiring.store
+        served, view, api.tell, stream=ask.stream, patience_s=patience(ask.stream, wiring.settings), store=wiring.store
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from proxy.api.forms import ErrorForm, openai_form
 from proxy.errors import ProxyError
 from proxy.model import Ask, Completion, Identity, JsonObject
 from proxy.running import Head
@@ -25,9 +26,6 @@ class View(Protocol):
     def stream_error(self, error: ProxyError) -> bytes:
         """What closes a stream that did not."""
 
-    def error(self, error: ProxyError) -> JsonObject:
-        """The body that tells of an error before anything was sent."""
-
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The body of an unstreamed reply."""
 
@@ -40,3 +38,5 @@ class ClientApi:
     """Checks a body and puts it into chat form; raises BadAsk naming the field."""
     view: Callable[[Ask, Head, str], View]
     """Of a request and the head of its reply; the text is the name that clients know reasoning by."""
+    tell: ErrorForm = openai_form
+    """How its clients are told of an error before anything was sent."""

@@ -1,8 +1,9 @@
 """Requests without their repetitions: each message of a rollout is kept once, chained to the one before it.
 
-A call holds the hash of its last message, of its tools and of the rest of the client's body. Hashes are over the exact
-JSON, not over its meaning: what comes back is what was sent. Bodies belong to one rollout, so that deleting it leaves
-nothing behind.
+A call holds the hash of its last message, of its tools and of the rest of the client's body. Where the client spoke
+another API than chat, its own list of messages or items is kept in the same way beside the one that the engine saw;
+other big parts are kept once for all calls that share them. Hashes are over the exact JSON, not over its meaning: what
+comes back is what was sent. Bodies belong to one rollout, so that deleting it leaves nothing behind.
 """
 
 import hashlib
@@ -19,17 +20,28 @@ _KNOWN = "select 1 from bodies where rollout_id = ? and hash = ?"
 
 # Stands in the kept rest of a body where a part was taken out, so that the order of its keys survives.
 _TAKEN_OUT = None
+# Lists that go on from call to call, in the APIs that are not chat.
+_GROWING = frozenset({"messages", "input"})
+# Parts of a body that take fewer bytes are kept with its rest.
+_LEAST_APART = 256
 
 
 def keep_request(connection: sqlite3.Connection, ask: Ask) -> JsonObject:
     """Store what is new of a request; the answer is what read_request needs to give all of it back."""
-    rollout_id = ask.identity.rollout_id
-    parts = {name: _TAKEN_OUT if name in {"messages", "tools"} else ask.body[name] for name in ask.body}
+    rollout_id, body, speaks_chat = ask.identity.rollout_id, ask.body, ask.api == "chat"
+    told_elsewhere = {"messages", "tools"} if speaks_chat else {"tools"}
+    apart = {
+        name: kept
+        for name, value in body.items()
+        if name not in told_elsewhere and (kept := _keep_apart(connection, rollout_id, name, value))
+    }
+    rest = {name: _TAKEN_OUT if name in told_elsewhere or name in apart else value for name, value in body.items()}
     return {
         "messages": _keep_chain(connection, rollout_id, ask.messages),
-        "tools": _keep(connection, rollout_id, ask.body["tools"]) if "tools" in ask.body else None,
-        "rest": _keep(connection, rollout_id, parts),
-        "differing": _differing(ask.body.get("messages"), ask.messages),
+        "tools": _keep(connection, rollout_id, body["tools"]) if "tools" in body else None,
+        "rest": _keep(connection, rollout_id, rest),
+        "differing": _differing(body.get("messages"), ask.messages) if speaks_chat else None,
+        "apart": apart,
     }
 
 
@@ -43,32 +55,42 @@ class Requests:
 
     def messages(self, kept: JsonObject) -> list[Any]:
         """The messages as the engine was to see them."""
-        links = list[tuple[str, Any]]()
-        step = kept["messages"]
+        return self._chain(kept["messages"])
+
+    def request(self, kept: JsonObject) -> JsonObject:
+        """The client's body."""
+        body: JsonObject = self._row(kept["rest"])[1]
+        if "messages" in body and kept["differing"] is not None:
+            body["messages"] = _undo(kept["differing"], self.messages(kept))
+        if kept["tools"] is not None:
+            body["tools"] = self._row(kept["tools"])[1]
+        return body | {name: self._apart(place) for name, place in kept.get("apart", {}).items()}
+
+    def _apart(self, place: JsonObject) -> Any:
+        if "chain" in place:
+            return self._chain(place["chain"])
+        if "items" in place:
+            return [self._row(name)[1] for name in place["items"]]
+        return self._row(place["value"])[1]
+
+    def _chain(self, last: str | None) -> list[Any]:
+        """A list by the hash of its last item; empty where there is none."""
+        links, step = list[tuple[str, Any]](), last
         while step is not None and step not in self._chains:
             previous, body = self._row(step)
             links.append((step, body))
             step = previous.hex() if previous else None
         chain = [*self._chains.get(step or "", []), *(body for _, body in reversed(links))]
-        if kept["messages"] is not None:
-            self._chains[kept["messages"]] = chain
+        if last is not None:
+            self._chains[last] = chain
         return chain
-
-    def request(self, kept: JsonObject) -> JsonObject:
-        """The client's body."""
-        body: JsonObject = self._row(kept["rest"])[1]
-        if "messages" in body:
-            body["messages"] = _undo(kept["differing"], self.messages(kept))
-        if kept["tools"] is not None:
-            body["tools"] = self._row(kept["tools"])[1]
-        return body
 
     def _row(self, name: str) -> tuple[bytes | None, Any]:
         row = self._connection.execute(_READ, (self._rollout_id, bytes.fromhex(name))).fetchone()
         return row["previous"], json.loads(row["body"])
 
 
-def _keep_chain(connection: sqlite3.Connection, rollout_id: str, messages: Sequence[JsonObject]) -> str | None:
+def _keep_chain(connection: sqlite3.Connection, rollout_id: str, messages: Sequence[Any]) -> str | None:
     """Store the messages after the longest known start; the last one's hash stands for all."""
     links = list[tuple[bytes, bytes | None, str]]()
     previous: bytes | None = None
@@ -81,6 +103,18 @@ def _keep_chain(connection: sqlite3.Connection, rollout_id: str, messages: Seque
             break
         connection.execute(_ADD, (rollout_id, name, before, body))
     return previous.hex() if previous else None
+
+
+def _keep_apart(connection: sqlite3.Connection, rollout_id: str, name: str, value: Any) -> JsonObject | None:
+    """Where a part of a body is kept by itself; None where it is too small for that."""
+    if isinstance(value, list) and name in _GROWING:
+        return {"chain": _keep_chain(connection, rollout_id, value)}
+    if len(json.dumps(value)) < _LEAST_APART:
+        return None
+    if isinstance(value, list):
+        # One by one: of a system text in blocks, one block changes with each request and the others never do.
+        return {"items": [_keep(connection, rollout_id, item) for item in value]}
+    return {"value": _keep(connection, rollout_id, value)}
 
 
 def _keep(connection: sqlite3.Connection, rollout_id: str, value: Any) -> str:

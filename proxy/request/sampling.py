@@ -4,7 +4,7 @@ Every field of a request falls into exactly one group below. A field in none of 
 the settings say.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -63,12 +63,18 @@ class Room:
     """What the rollout may still generate; 0 ends the reply before it begins."""
 
 
-def pin_sampling(body: JsonObject, profile: Profile, rules: PinRules, room: Room) -> Sampling:
-    """Decide every value that bears on how tokens are drawn, and record what was asked. Raises BadAsk."""
+def pin_sampling(
+    body: JsonObject, profile: Profile, rules: PinRules, room: Room, left_out: Sequence[str] = ()
+) -> Sampling:
+    """Decide every value that bears on how tokens are drawn, and record what was asked. Raises BadAsk.
+
+    `body` is in chat form; `left_out` names what else the client sent.
+    """
     effective = profile.pinned()
     overridden = tuple(_overridden(body, effective, strict=rules.strict))
     shaping, constrained, dropped = _shape(body, rules)
-    ignored = sorted({*dropped, *_unknown(body, refuse=rules.refuse_unknown), *renderer_arguments(body)})
+    unknown = _unknown(body, left_out, refuse=rules.refuse_unknown)
+    ignored = sorted({*dropped, *unknown, *renderer_arguments(body), *left_out})
     return Sampling(
         effective=effective,
         asked=_asked(body),
@@ -165,8 +171,9 @@ def _is_strict(tool: object) -> bool:
     return isinstance(function, dict) and function.get("strict") is True
 
 
-def _unknown(body: JsonObject, *, refuse: bool) -> list[str]:
-    unknown = sorted(name for name, value in body.items() if name not in KNOWN_FIELDS and value is not None)
+def _unknown(body: JsonObject, left_out: Sequence[str], *, refuse: bool) -> list[str]:
+    strange = [name for name, value in body.items() if name not in KNOWN_FIELDS and value is not None]
+    unknown = sorted(strange + [name for name in left_out if "." not in name])
     names = [name.encode("utf-8", "backslashreplace").decode() for name in unknown]
     if names and refuse:
         raise BadAsk(f"unknown fields: {', '.join(names)}", code="unknown_field", param=names[0])

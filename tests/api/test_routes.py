@@ -184,6 +184,15 @@ def test_browsing_below_a_rollout_leaves_no_trace(
     assert rollout.proxy.control.get(f"/rollouts/{rollout.rollout_id}").json() == state
 
 
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/", "/v1/models", "/v1/models/gpt-9"])
+def test_a_client_that_looks_whether_anybody_is_there_is_answered(rollout: RolloutClient, path: str) -> None:
+    """Claude Code sends HEAD to its base URL before its first call."""
+    base = rollout.created["base_url"].removesuffix("/v1")
+    answer = httpx.head(base + path, headers={"authorization": f"Bearer {key_of(rollout)}"})
+
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
 @pytest.mark.parametrize("path", ["/nowhere", "/v1/nowhere", "/v1/embeddings"])
 def test_an_unknown_route_is_told_in_openai_form(proxy: ServedProxy, path: str) -> None:
     """Not in the framework's."""

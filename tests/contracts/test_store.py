@@ -509,6 +509,28 @@ class TestDocuments:
         assert document is not None
         assert document["request"]["messages"] == "none of a list"
 
+    async def test_a_request_of_another_api_comes_back_whole(self, store: Store, rollout: Rollout) -> None:
+        """Its own list beside the messages that the engine saw, its big and small parts, in their order."""
+        blocks = [{"type": "text", "text": word * 200} for word in ("billing", "prompt")]
+        body = {
+            "metadata": {"user_id": "u" * 400},
+            "system": blocks,
+            "input": ["one", {"role": "user", "content": "two"}],
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+            "instructions": "be brief " * 100,
+            "tools": None,
+            "stop_sequences": [],
+        }
+        planned = make.plan(make.ask(make.user("hi"), of=rollout, body=body, api="messages"))
+        await store.reserve(make.reservation(planned))
+        await store.record([make.call(planned)])
+
+        document = await store.call(planned.call_id)
+        assert document is not None
+        assert document["request"] == planned.ask.body
+        assert list(document["request"]) == list(planned.ask.body)
+        assert document["messages"] == [make.user("hi")]
+
     async def test_calls_page_in_order_of_reservation(self, store: Store, rollout: Rollout) -> None:
         """Not in order of their ends."""
         plans = [await reserve(store, make.user(str(n)), of=rollout) for n in range(5)]
