@@ -22,6 +22,7 @@ _tokens = Counter(
 )
 _late = Counter("rollpin_late_results", "Results that came after their rollout was closed.", registry=REGISTRY)
 _collapsed = Counter("rollpin_collapsed_groups", "Groups of which two samples drew the same reply.", registry=REGISTRY)
+_replays = Counter("rollpin_replays", "Replayed calls by their verdict.", ["verdict"], registry=REGISTRY)
 _in_flight = Gauge("rollpin_calls_in_flight", "Calls between reservation and record.", registry=REGISTRY)
 _call_s = Histogram(
     "rollpin_call_seconds", "Duration of a call, commit included.", registry=REGISTRY, buckets=CALL_BUCKETS_S
@@ -53,6 +54,11 @@ def late_result() -> None:
 def group_collapsed() -> None:
     """Count a group whose samples came out the same."""
     _collapsed.inc()
+
+
+def replayed(verdict: str) -> None:
+    """Count a verdict."""
+    _replays.labels(verdict).inc()
 
 
 def in_flight(delta: int) -> None:

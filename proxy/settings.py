@@ -219,6 +219,10 @@ class Settings(BaseSettings):
     constrained_training: Literal["keep", "mask"] = Field(
         "mask", description="Whether trajectories train on tokens drawn under a bent distribution."
     )
+    replays_at_once: int = Field(4, ge=1, description="Replays and rescores at the engines at once, in all.")
+    replay_tolerance: float = Field(
+        0.001, ge=0, description="What logprobs may differ by, in nats, where a replay draws the same tokens."
+    )
     media_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Hosts whose image and audio URLs may reach the engine, comma separated; data: URLs always may."
     )

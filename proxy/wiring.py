@@ -1,11 +1,12 @@
 """The parts of one running proxy, put together once."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
 from proxy import clock
+from proxy.aside import Aside
 from proxy.engine.pool import Pool
 from proxy.engine.upstream import Upstream
 from proxy.keys import Keys, load_keys
@@ -35,6 +36,7 @@ class Wiring:
     """Id of this process: reservations carry it."""
     data_port: int
     """The port that harnesses reach, known once it is bound."""
+    aside: Aside = field(default_factory=Aside)
 
     def startup_findings(self) -> tuple[Finding, ...]:
         """What every profile meets on the engines that have answered."""
@@ -76,6 +78,7 @@ async def wire(settings: Settings) -> Wiring:
         run_seed=await settle_run_seed(settings, store),
         owner=owner,
         data_port=settings.port,
+        aside=Aside(settings.replays_at_once),
     )
 
 

@@ -42,6 +42,7 @@ def keep_request(connection: sqlite3.Connection, ask: Ask) -> JsonObject:
         "rest": _keep(connection, rollout_id, rest),
         "differing": _differing(body.get("messages"), ask.messages) if speaks_chat else None,
         "apart": apart,
+        "chat": None if ask.chat is ask.body else _keep(connection, rollout_id, _less_messages(ask.chat)),
     }
 
 
@@ -66,6 +67,11 @@ class Requests:
             body["tools"] = self._row(kept["tools"])[1]
         return body | {name: self._apart(place) for name, place in kept.get("apart", {}).items()}
 
+    def chat_request(self, kept: JsonObject) -> JsonObject | None:
+        """The same in chat form, less its messages; None where the client's body is that already."""
+        name = kept.get("chat")
+        return None if name is None else dict(self._row(name)[1])
+
     def _apart(self, place: JsonObject) -> Any:
         if "chain" in place:
             return self._chain(place["chain"])
@@ -88,6 +94,10 @@ class Requests:
     def _row(self, name: str) -> tuple[bytes | None, Any]:
         row = self._connection.execute(_READ, (self._rollout_id, bytes.fromhex(name))).fetchone()
         return row["previous"], json.loads(row["body"])
+
+
+def _less_messages(chat: JsonObject) -> JsonObject:
+    return {name: value for name, value in chat.items() if name != "messages"}
 
 
 def _keep_chain(connection: sqlite3.Connection, rollout_id: str, messages: Sequence[Any]) -> str | None:

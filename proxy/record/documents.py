@@ -64,6 +64,7 @@ class _Documents:
             "deliveries": self._deliveries(row["call_id"]),
             "messages": self._requests.messages(kept) if kept else None,
             "request": self._requests.request(kept) if kept else None,
+            "chat_request": self._requests.chat_request(kept) if kept else None,
         }
         return call_document(dict(row), ids, extra)
 

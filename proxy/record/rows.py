@@ -189,6 +189,8 @@ def _engine(plan: Plan) -> JsonObject:
         "version": facts.version,
         "model": facts.model,
         "deterministic": facts.deterministic,
+        "vocabulary": facts.vocabulary,
+        "fingerprint": facts.fingerprint,
     }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from proxy.sim.noise import WORD
+from proxy.noise import WORD
 from proxy.sim.shaping import Manner, Sampling, choose, distribution, first_counts
 from proxy.sim.tokens import THINK_END, TURN_END, TURN_START, decode, encode
 from proxy.sim.voices import Dictation, Finish, Voice

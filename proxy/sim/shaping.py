@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from proxy.sim.noise import pick
+from proxy.noise import pick
 from proxy.sim.tokens import VOCABULARY_SIZE
 
 # Logit of whatever the model would not say: e**-40 is never drawn at sane temperatures, yet is a true probability.

@@ -3,7 +3,7 @@
 import pytest
 from fastapi.routing import APIRoute
 
-from proxy.control import groups, ops, profiles, reads, rollouts
+from proxy.control import groups, ops, profiles, reads, replays, rollouts
 from proxy.model import RolloutId
 from tests.control.conftest import Control, Told
 from tests.served import ADMIN, READER
@@ -29,13 +29,14 @@ ADMIN_ROUTES = [
     ("GET", "/profiles/train"),
     ("PUT", "/profiles/train"),
     ("GET", "/engines"),
+    ("POST", "/rollouts/r1/replay"),
 ]
 CLOSED_ROUTES = READING_ROUTES + ADMIN_ROUTES
 
 
 async def test_every_route_is_in_one_of_the_tables() -> None:
     """A route that is added says here who may use it."""
-    routers = (rollouts.router, groups.router, profiles.router, reads.router, ops.router, ops.probes)
+    routers = (rollouts.router, groups.router, profiles.router, reads.router, replays.router, ops.router, ops.probes)
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
 
     listed = OPEN_ROUTES + CLOSED_ROUTES

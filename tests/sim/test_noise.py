@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from proxy.sim.noise import HIGHEST_NOISE, column_hash, gumbel, pick, seeded_state
+from proxy.noise import HIGHEST_NOISE, column_hash, gumbel, pick, seeded_state
 from proxy.sim.shaping import Sampling, choose, log_softmax
 from tests.sim.vectors import LOGITS, VECTORS, drawn, sequence_logits
 

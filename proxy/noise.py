@@ -1,4 +1,6 @@
-"""The seeded randomness: SGLang's published algorithm (seen on 0.5.23), token for token.
+"""Seeded randomness as SGLang's deterministic mode has it (seen on 0.5.23), token for token.
+
+The simulated engine draws with it, and the seed audit holds recorded tokens against it.
 
 A draw hangs on nothing but seed, position and column: murmur3 over the seed's two words, the position and the column
 gives a number, the number Gumbel noise, and the highest logprob plus noise wins. So a sequence can be resumed anywhere.

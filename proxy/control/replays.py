@@ -1,0 +1,74 @@
+"""Replay of recorded calls, told line by line as verdicts come."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from proxy.control.auth import ADMIN
+from proxy.control.edge import ControlRoute, Wired, body_of
+from proxy.control.reads import present_rollout, unknown_call
+from proxy.model import CallId, JsonObject, Rollout
+from proxy.replay.story import replay_rollout
+from proxy.replay.verdict import VerdictWord, summary_document, verdict_document
+from proxy.wiring import Wiring
+
+router = APIRouter(route_class=ControlRoute, dependencies=[ADMIN])
+
+NDJSON = "application/x-ndjson"
+MOST_CALLS = 10_000
+
+
+class ReplayBody(BaseModel):
+    """Body of POST /rollouts/{rollout_id}/replay and …/rescore."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    calls: list[str] | None = Field(None, max_length=MOST_CALLS)
+    """Only these; all without it."""
+    tolerance: float | None = Field(None, ge=0)
+
+
+Asked = Annotated[ReplayBody, Depends(body_of(ReplayBody))]
+
+
+@router.post("/rollouts/{rollout_id}/replay")
+async def replay(rollout_id: str, wiring: Wired, asked: Asked) -> StreamingResponse:
+    """Draw a rollout's calls again: a line of what is to come, a verdict for each call, and a summary at the end."""
+    rollout = await asked_rollout(rollout_id, wiring, asked)
+    return StreamingResponse(_replay_lines(rollout, wiring, asked), media_type=NDJSON)
+
+
+async def asked_rollout(rollout_id: str, wiring: Wiring, asked: ReplayBody) -> Rollout:
+    """The rollout with all the calls that are named; raises NotFound or RolloutClosed."""
+    rollout = await present_rollout(wiring, rollout_id)
+    for call_id in asked.calls or ():
+        call = await wiring.store.call(CallId(call_id))
+        if call is None or call["rollout_id"] != rollout_id:
+            raise unknown_call(call_id)
+    return rollout
+
+
+async def calls_to_come(rollout: Rollout, wiring: Wiring, asked: ReplayBody) -> int:
+    """How many lines will follow, so that a reader can show progress."""
+    if asked.calls is not None:
+        return len(set(asked.calls))
+    return (await wiring.store.counts(rollout.rollout_id)).calls
+
+
+async def _replay_lines(rollout: Rollout, wiring: Wiring, asked: ReplayBody) -> AsyncIterator[bytes]:
+    words, largest = list[VerdictWord](), 0.0
+    yield line({"rollout_id": rollout.rollout_id, "calls": await calls_to_come(rollout, wiring, asked)})
+    async for call, verdict in replay_rollout(rollout, wiring, only=asked.calls or (), tolerance=asked.tolerance):
+        words.append(verdict.word)
+        largest = max(largest, verdict.difference.largest)
+        yield line({"verdict": verdict_document(verdict, call)})
+    yield line({"summary": summary_document(words, largest)})
+
+
+def line(document: JsonObject) -> bytes:
+    """One line of JSON, in ASCII."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode() + b"\n"

@@ -1,0 +1,118 @@
+"""One recorded call drawn again, segment by segment, and what that comes to. Whatever goes wrong is a verdict too."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from proxy import clock
+from proxy.aside import sampling_class
+from proxy.engine.fold import ReplyFold
+from proxy.engine.pool import DIALECTS
+from proxy.errors import EngineFault
+from proxy.model import CallId, Completion, EngineRef, JsonObject, Plan, Rollout
+from proxy.noise import column_hash, gumbel, seeded_state
+from proxy.replay.choose import Unfit, choose, gone, weight_version
+from proxy.replay.remake import Take, barriers, remake, sent_for, takes
+from proxy.replay.verdict import Difference, Divergence, Likeness, Sampled, Verdict, compare
+from proxy.wiring import Wiring
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A call, the engine that it is asked of, and what logprobs may differ by."""
+
+    call: JsonObject
+    rollout: Rollout
+    engine: EngineRef
+    tolerance: float
+
+
+async def replay_call(call: JsonObject, rollout: Rollout, wiring: Wiring, tolerance: float) -> Verdict:
+    """Draw one call again where that can be done; its turn at the engine is waited for."""
+    call_id = CallId(call["call_id"])
+    if reasons := barriers(call):
+        return Verdict(call_id, "not_replayable", reasons)
+    async with wiring.aside.room(sampling_class(call["sampling"]["effective"])):
+        started = clock.ticks()
+        engines = [one.ref for one in wiring.pool.engines if one.ref and one.problem is None]
+        chosen = choose(call, takes(call, None), engines)
+        if isinstance(chosen, Unfit):
+            return Verdict(call_id, "weights_gone" if chosen.weights_gone else "not_replayable", chosen.reasons)
+        verdict = await _draw_again(Again(call, rollout, chosen, tolerance), wiring)
+        return replace(verdict, engine=chosen.name, tolerance=tolerance, seconds=clock.ticks() - started)
+
+
+async def _draw_again(again: Again, wiring: Wiring) -> Verdict:
+    """Segment after segment, up to the first that does not come out the same."""
+    call_id, difference = CallId(again.call["call_id"]), Difference()
+    for take in takes(again.call, again.engine.facts.context_length):
+        try:
+            plan, drawn = await draw(take, again, wiring)
+        except EngineFault as fault:
+            return Verdict(call_id, "failed", (fault.code, fault.message), difference)
+        if reasons := _untrue(take, drawn):
+            return Verdict(call_id, "failed", reasons, difference)
+        likeness = compare(take.recorded, sampled(drawn), start=take.start, tolerance=again.tolerance)
+        difference = difference.plus(likeness.difference)
+        if likeness.divergence is None:
+            continue
+        if reasons := _other_weights(take, drawn, wiring, again.engine):
+            return Verdict(call_id, "weights_gone", reasons, difference)
+        return Verdict(call_id, "diverged", (), difference, _with_score(likeness, take, plan))
+    return Verdict(call_id, "same", (), difference)
+
+
+async def draw(take: Take, again: Again, wiring: Wiring) -> tuple[Plan, Completion]:
+    """Ask the engine for one take. Raises EngineFault."""
+    plan = remake(again.call, again.rollout, again.engine)
+    dialect = DIALECTS[again.engine.facts.kind]
+    fold = ReplyFold(plan, dialect.read_tokens, wiring.settings.reasoning_field)
+    async with wiring.upstream.ask(plan.engine, sent_for(take, plan, dialect.encode(plan)), plan.call_id) as events:
+        async for event in events:
+            fold.feed(event)
+    return plan, fold.finish()
+
+
+def sampled(drawn: Completion) -> tuple[Sampled, ...]:
+    return tuple(map(Sampled, drawn.tokens.completion_ids, drawn.tokens.logprobs))
+
+
+def _untrue(take: Take, drawn: Completion) -> tuple[str, ...]:
+    """Why a reply says nothing of the record: it is not whole, or not on the prompt that was given."""
+    if drawn.finish_reason in {"abort", "error"}:
+        return (f"engine_{drawn.finish_reason}",)
+    if drawn.capture_gaps:
+        return drawn.capture_gaps
+    return ("prompt_not_taken",) if drawn.tokens.prompt_ids != take.prompt_ids else ()
+
+
+def _other_weights(take: Take, drawn: Completion, wiring: Wiring, asked: EngineRef) -> tuple[str, ...]:
+    """The versions, where the weights changed while the replay ran."""
+    told = [str(span["version"]) for span in drawn.weight_versions if span.get("version") is not None]
+    present = next((one.ref for one in wiring.pool.engines if one.name == asked.name), None)
+    now = told[-1] if told else weight_version((present or asked).facts)
+    if take.weight_version is None or now is None or now == take.weight_version:
+        return ()
+    return gone([take.weight_version], now)
+
+
+def _with_score(likeness: Likeness, take: Take, plan: Plan) -> Divergence:
+    """The divergence, with the gap of both scores where SGLang's noise tells it."""
+    found = likeness.divergence
+    assert found is not None  # noqa: S101  asked for where there is one
+    is_sglang = plan.engine.facts.kind == "sglang" and plan.engine.facts.deterministic
+    if not is_sglang or sampling_class(plan.sampling.effective) != "plain" or found.kind != "token":
+        return found
+    position = len(take.prompt_ids) - 1 + found.at - take.start
+    return replace(found, score_gap=_score(found.recorded, take, position) - _score(found.drawn, take, position))
+
+
+def _score(token: Sampled | None, take: Take, position: int) -> float:
+    if token is None:
+        return math.nan
+    return token.logprob + gumbel(column_hash(seeded_state(take.seed, position), token.token_id))
+
+
+def largest(verdicts: Sequence[Verdict]) -> float:
+    """The largest difference of a logprob among verdicts."""
+    return max((verdict.difference.largest for verdict in verdicts), default=0.0)

@@ -1,0 +1,52 @@
+"""Which engine a recorded call may be asked of again: of the same kind, version and model, with the same weights."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from proxy.model import EngineFacts, EngineRef, JsonObject
+from proxy.replay.remake import Take
+
+NO_SUCH_ENGINE = "no_engine_like_it"
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Why no engine will do."""
+
+    weights_gone: bool
+    reasons: tuple[str, ...]
+
+
+def choose(call: JsonObject, segments: Iterable[Take], engines: Iterable[EngineRef]) -> EngineRef | Unfit:
+    """The engine for a call, the one that drew it before others; all its segments need the weights of now."""
+    alike = sorted(
+        (engine for engine in engines if is_like(engine.facts, call["engine"])),
+        key=lambda engine: engine.name != call["engine"]["name"],
+    )
+    if not alike:
+        return Unfit(weights_gone=False, reasons=(NO_SUCH_ENGINE,))
+    recorded = [take.weight_version for take in segments if take.weight_version is not None]
+    for engine in alike:
+        now = weight_version(engine.facts)
+        if now is None or all(version == now for version in recorded):
+            return engine
+    return Unfit(weights_gone=True, reasons=gone(recorded, weight_version(alike[0].facts)))
+
+
+def is_like(facts: EngineFacts, recorded: JsonObject) -> bool:
+    """Whether an engine draws as the recorded one did, so far as both tell; in other versions seeds are other noise."""
+    if None not in (facts.fingerprint, recorded.get("fingerprint")) and facts.fingerprint != recorded["fingerprint"]:
+        return False
+    told = (facts.kind, facts.version, facts.model, facts.deterministic)
+    return told == tuple(recorded[name] for name in ("kind", "version", "model", "deterministic"))
+
+
+def weight_version(facts: EngineFacts) -> str | None:
+    """The weights that the engine serves, where it tells."""
+    version = facts.details.get("weight_version")
+    return None if version is None else str(version)
+
+
+def gone(recorded: Iterable[str], now: str | None) -> tuple[str, ...]:
+    """Both versions, for people."""
+    return (f"recorded {', '.join(dict.fromkeys(recorded))}", f"now {now}")

@@ -1,0 +1,167 @@
+"""A recorded call made into its plan again, and into the draws that its segments take. Pure.
+
+The engine gets what it got then: the recorded prompt ids by its own door for ids, and every field that shaped the
+draw. The conversation travels along because engines want one, and to parse grammars and tools by; it renders nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from proxy import clock
+from proxy.model import (
+    Ask,
+    CallId,
+    Conversation,
+    EngineRef,
+    EngineRequest,
+    Identity,
+    JsonObject,
+    Parent,
+    Plan,
+    Prefix,
+    Profile,
+    Rollout,
+    Sampling,
+    Seed,
+)
+from proxy.replay.verdict import Sampled
+
+# One token more than is on record shows whether the reply would have gone on.
+ONE_MORE = 1
+ENDED_BY_LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """One segment as a draw of its own."""
+
+    start: int
+    seed: int
+    weight_version: str | None
+    engine: str
+    prompt_ids: tuple[int, ...]
+    """The call's prompt, and what was generated before the segment."""
+    recorded: tuple[Sampled, ...]
+    max_tokens: int
+
+
+def barriers(call: JsonObject) -> tuple[str, ...]:
+    """Why a `rollpin.call/1` document cannot be drawn again; empty where it can be tried."""
+    return tuple(dict.fromkeys(_barriers(call)))
+
+
+def _barriers(call: JsonObject) -> Iterator[str]:
+    if call["state"] != "done":
+        yield call["failure"]["kind"] if call["failure"] else "no_outcome_yet"
+        return
+    if call["replayable"]["value"] == "no":
+        yield from call["replayable"]["reasons"]
+    if not call["capture"]["complete"]:
+        yield from call["capture"]["gaps"]
+    if any(segment.get("kv_version") is not None for segment in call["segments"]):
+        yield "kv_of_other_weights"
+    if any(has_media(message) for message in call["messages"]):
+        yield "media_in_prompt"
+    if call["api"] != "chat" and call.get("chat_request") is None:
+        yield "chat_form_not_recorded"
+
+
+def has_media(message: JsonObject) -> bool:
+    """Whether a message holds more than text: ids alone do not bring an image back."""
+    content = message.get("content")
+    return isinstance(content, list) and any(part.get("type") not in {"text", "refusal"} for part in content)
+
+
+def takes(call: JsonObject, context_length: int | None) -> tuple[Take, ...]:
+    """The draws of a call, one for each segment, in order."""
+    prompt, completion = call["prompt_token_ids"], call["completion_token_ids"]
+    sampled = tuple(map(Sampled, completion, call["logprobs"]))
+    segments = call["segments"]
+    return tuple(
+        Take(
+            start=segment["start"],
+            seed=segment["seed"],
+            weight_version=segment["weight_version"],
+            engine=segment["engine"],
+            prompt_ids=(*prompt, *completion[: segment["start"]]),
+            recorded=sampled[segment["start"] : segment["end"]],
+            max_tokens=_room(call, segment, context_length, is_last=segment is segments[-1]),
+        )
+        for segment in segments
+    )
+
+
+def _room(call: JsonObject, segment: JsonObject, context_length: int | None, *, is_last: bool) -> int:
+    """As many tokens as the segment has; one more where it ended by itself and there was room for one."""
+    length: int = segment["end"] - segment["start"]
+    if not is_last or call["finish_reason"] == ENDED_BY_LENGTH:
+        return length
+    limits = [length + ONE_MORE]
+    if (asked := call["sampling"]["length"].get("max_tokens")) is not None:
+        limits.append(asked - segment["start"])
+    if context_length is not None:
+        limits.append(context_length - len(call["prompt_token_ids"]) - segment["start"])
+    return max(length, min(limits))
+
+
+def remake(call: JsonObject, rollout: Rollout, engine: EngineRef) -> Plan:
+    """The plan that a recorded call was made by, for an unstreamed reply of one choice on this engine."""
+    return Plan(
+        call_id=CallId(clock.new_id("rp")),
+        request_id=clock.new_id("rq"),
+        ask=_ask(call, rollout),
+        profile=Profile(name=call["profile"]["name"], **call["profile"]["values"]),
+        parent=Parent("root", "replay"),
+        sampling=_sampling(call["sampling"]),
+        seed=Seed(call["seed"]["value"], call["seed"]["source"], call["seed"]["occurrence"], call["seed"]["choice"]),
+        prefix=Prefix(eligible=False, requested=False, supplied=False, length=0, reason="replay"),
+        engine=engine,
+        started_at=clock.now(),
+    )
+
+
+def _ask(call: JsonObject, rollout: Rollout) -> Ask:
+    chat: JsonObject = {**(call.get("chat_request") or call["request"]), "messages": call["messages"]}
+    return Ask(
+        identity=Identity(rollout, lane_signals={}, idempotency_key=None, retry_count=0),
+        api=call["api"],
+        body=chat,
+        chat=chat,
+        messages=tuple(call["messages"]),
+        volatile=(),
+        conversation=Conversation((), "", "", call["context"], has_assistant=False),
+        stream=False,
+        choices=1,
+        include_usage=True,
+        wants_logprobs=False,
+        top_logprobs=0,
+        requested_model=call["requested_model"],
+        has_tools=bool(call["has_tools"]),
+    )
+
+
+def _sampling(recorded: JsonObject) -> Sampling:
+    lists = ("overridden", "constrained", "ignored")
+    values: dict[str, Any] = {name: tuple(value) if name in lists else value for name, value in recorded.items()}
+    return Sampling(**values)
+
+
+def sent_for(take: Take, plan: Plan, encoded: EngineRequest) -> EngineRequest:
+    """The request of one take: the encoded plan with the take's seed, ids and length."""
+    return replace(
+        encoded,
+        body={
+            **encoded.body,
+            **prompt_door(plan, take.prompt_ids),
+            "seed": take.seed,
+            "max_tokens": take.max_tokens,
+        },
+    )
+
+
+def prompt_door(plan: Plan, ids: Sequence[int]) -> JsonObject:
+    """Exact prompt ids in each engine's own words: vLLM 0.32 and SGLang 0.5.13 and later."""
+    if plan.engine.facts.kind == "sglang":
+        return {"input_ids": list(ids)}
+    return {"kv_transfer_params": {"prompt_token_ids": list(ids)}}
