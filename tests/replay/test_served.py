@@ -127,9 +127,7 @@ def test_only_the_named_calls_are_replayed(proxy: ServedProxy) -> None:
     two_turns(client)
     other.chat("hello")
     call_ids = [call["call_id"] for call in client.calls()]
-    stranger = proxy.control.post(
-        f"/rollouts/{client.rollout_id}/replay", json={"calls": [other.call()["call_id"]]}
-    )
+    stranger = proxy.control.post(f"/rollouts/{client.rollout_id}/replay", json={"calls": [other.call()["call_id"]]})
 
     assert [one["call_id"] for one in replay(proxy, client.rollout_id, calls=call_ids[1:]).verdicts] == call_ids[1:]
     assert (stranger.status_code, stranger.json()["error"]["code"]) == (404, "unknown_call")
