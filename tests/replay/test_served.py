@@ -1,4 +1,4 @@
-"""Replay through the route, on a simulated engine that draws by its seed: what comes out the same, and what does not."""
+"""Replay through the route, on a simulated engine that draws by its seed: what comes out the same, and what not."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
