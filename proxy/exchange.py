@@ -24,6 +24,8 @@ class Exchanged:
 
     outcome: Outcome
     first_event_s: float | None
+    is_disturbed: bool = False
+    """Whether it shared a batch with a call of another sampling class."""
 
 
 async def exchange_all(running: Running, dialect: Dialect, wiring: Wiring) -> tuple[Exchanged, ...]:
@@ -43,12 +45,14 @@ async def exchange(running: Running, plan: Plan, dialect: Dialect, wiring: Wirin
     """Ask the engine once and let the reply grow; nothing that goes wrong is raised."""
     fold = ReplyFold(plan, dialect.read_tokens, wiring.settings.reasoning_field)
     started, first_event_s, choice = clock.ticks(), None, plan.seed.choice
+    is_disturbed = False
     try:
         async with wiring.upstream.ask(plan.engine, dialect.encode(plan), plan.call_id) as events:
             async for event in events:
                 first_event_s = first_event_s or clock.ticks() - started
                 fold.feed(event)
                 (running.hold if fold.ended else running.publish)(choice, event)
+            is_disturbed = events.is_disturbed
         outcome = judge(fold.finish(), may_mask=wiring.settings.missing_ids == "mask")
     except EngineFault as fault:
         if fault.code == "engine_unreachable":
@@ -62,7 +66,7 @@ async def exchange(running: Running, plan: Plan, dialect: Dialect, wiring: Wirin
     except Exception:
         log.exception("an exchange broke", call_id=plan.call_id)
         outcome = Failure("internal_error", 500, "the proxy failed in this call; its log says how", may_retry=False)
-    return Exchanged(outcome, first_event_s)
+    return Exchanged(outcome, first_event_s, is_disturbed)
 
 
 def judge(completion: Completion, *, may_mask: bool) -> Outcome:

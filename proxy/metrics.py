@@ -23,6 +23,9 @@ _tokens = Counter(
 _late = Counter("rollpin_late_results", "Results that came after their rollout was closed.", registry=REGISTRY)
 _collapsed = Counter("rollpin_collapsed_groups", "Groups of which two samples drew the same reply.", registry=REGISTRY)
 _replays = Counter("rollpin_replays", "Replayed calls by their verdict.", ["verdict"], registry=REGISTRY)
+_disturbed = Counter(
+    "rollpin_class_disturbed", "Calls that waited too long for a batch of their own class and ran.", registry=REGISTRY
+)
 _in_flight = Gauge("rollpin_calls_in_flight", "Calls between reservation and record.", registry=REGISTRY)
 _call_s = Histogram(
     "rollpin_call_seconds", "Duration of a call, commit included.", registry=REGISTRY, buckets=CALL_BUCKETS_S
@@ -59,6 +62,11 @@ def group_collapsed() -> None:
 def replayed(verdict: str) -> None:
     """Count a verdict."""
     _replays.labels(verdict).inc()
+
+
+def class_disturbed() -> None:
+    """Count a call that ran beside calls of another sampling class."""
+    _disturbed.inc()
 
 
 def in_flight(delta: int) -> None:

@@ -148,6 +148,15 @@ class TimeoutSettings(BaseModel):
     heartbeat_after_s: float = Field(15, gt=0, description="A stream silent for this long gets a sign of life.")
     probe_s: float = Field(30, gt=0, description="One question to an engine about itself.")
 
+    class_wait_s: float = Field(
+        30, ge=0, description="On a deterministic SGLang a sampling class lets the other in after this long."
+    )
+    class_patience_s: float = Field(
+        300,
+        gt=0,
+        description="A call that has waited this long for its class runs, and all that it disturbs is marked.",
+    )
+
     def of_a_reply(self) -> dict[str, float]:
         """The two that bound a growing reply."""
         return {"call_s": self.call_s, "orphan_grace_s": self.orphan_grace_s}

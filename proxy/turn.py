@@ -169,7 +169,8 @@ def call_of(plan: Plan, exchanged: Exchanged, started: float) -> Call:
     """What the store keeps of one choice."""
     outcome = exchanged.outcome
     timing = Timing(plan.started_at, exchanged.first_event_s, clock.ticks() - started)
-    return Call(plan, outcome, segments_of(plan, outcome), timing, judge_replay(plan, outcome))
+    replayable = judge_replay(plan, outcome, is_disturbed=exchanged.is_disturbed)
+    return Call(plan, outcome, segments_of(plan, outcome), timing, replayable)
 
 
 async def commit(calls: Sequence[Call], wiring: Wiring) -> None:

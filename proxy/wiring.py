@@ -7,6 +7,7 @@ import structlog
 
 from proxy import clock
 from proxy.aside import Aside
+from proxy.engine.gate import Gates
 from proxy.engine.pool import Pool
 from proxy.engine.upstream import Upstream
 from proxy.keys import Keys, load_keys
@@ -65,6 +66,7 @@ async def wire(settings: Settings) -> Wiring:
         silence_s=timeouts.silence_s,
         probe_s=timeouts.probe_s,
         reply_bytes=limits.reply_bytes,
+        gates=Gates(class_wait_s=timeouts.class_wait_s, class_patience_s=timeouts.class_patience_s),
     )
     pool = Pool(settings.engines, upstream, require_replayable=settings.require_replayable)
     return Wiring(

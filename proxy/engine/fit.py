@@ -104,11 +104,11 @@ def _reshapes(profile: Profile) -> bool:
     )
 
 
-def judge_replay(plan: Plan, outcome: Outcome) -> Replayable:
+def judge_replay(plan: Plan, outcome: Outcome, *, is_disturbed: bool = False) -> Replayable:
     """Whether this call's tokens can be drawn again; never `yes` without a guarantee and a passed probe."""
     if isinstance(outcome, Failure):
         return Replayable("no", (outcome.kind,))
-    against = tuple(_against_replay(plan, outcome))
+    against = (*_against_replay(plan, outcome), *(("class_disturbed",) if is_disturbed else ()))
     if against:
         return Replayable("no", against)
     unproven = ["no_replay_probe"]

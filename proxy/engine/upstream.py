@@ -16,6 +16,7 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from proxy.canonical import strict_json
+from proxy.engine.gate import Gates, Turn
 from proxy.engine.sse import read_data
 from proxy.errors import EngineFault
 from proxy.model import EngineRef, EngineRequest, JsonObject
@@ -42,10 +43,29 @@ class Answer:
     text: str
 
 
-class Upstream:
-    """HTTP towards engines."""
+class Events:
+    """The events of one reply, to be read once, and what became of it at the engine's gate."""
 
-    def __init__(self, *, connect_s: float, silence_s: float, probe_s: float, reply_bytes: int) -> None:
+    def __init__(self, events: AsyncIterator[JsonObject], turn: Turn) -> None:
+        self._events = events
+        self._turn = turn
+
+    def __aiter__(self) -> AsyncIterator[JsonObject]:
+        return self._events
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether a call of another sampling class shared a batch with this one so far."""
+        return self._turn.is_disturbed
+
+
+class Upstream:
+    """HTTP towards engines; no call is generated but through the engine's gate."""
+
+    def __init__(
+        self, *, connect_s: float, silence_s: float, probe_s: float, reply_bytes: int, gates: Gates | None = None
+    ) -> None:
+        self.gates = gates or Gates()
         self._timeout = httpx.Timeout(silence_s, connect=connect_s, pool=None)
         self._probe_timeout = httpx.Timeout(probe_s, connect=min(connect_s, probe_s))
         self._reply_bytes = reply_bytes
@@ -73,21 +93,20 @@ class Upstream:
         return Answer(response.status_code, _parsed(response.content), response.text[:LONGEST_EXCERPT])
 
     @asynccontextmanager
-    async def ask(
-        self, engine: EngineRef, request: EngineRequest, tag: str
-    ) -> AsyncIterator[AsyncIterator[JsonObject]]:
-        """Send a generation request; inside the block, iterate over the events of the reply.
+    async def ask(self, engine: EngineRef, request: EngineRequest, tag: str) -> AsyncIterator[Events]:
+        """Send a generation request when its turn has come; inside the block, iterate over the events of the reply.
 
         A whole reply is one event. Raises EngineFault: refused, error, unreachable, stalled, cut, malformed or too
         large. Leaving the block closes the connection, which makes the engine drop what it still computes.
         """
-        response = await self._send(engine, request, tag)
-        try:
-            if response.status_code != httpx.codes.OK:
-                raise await self._refusal(response)
-            yield self._events(response)
-        finally:
-            await response.aclose()
+        async with self.gates.turn(engine, request.body) as turn:
+            response = await self._send(engine, request, tag)
+            try:
+                if response.status_code != httpx.codes.OK:
+                    raise await self._refusal(response)
+                yield Events(self._events(response), turn)
+            finally:
+                await response.aclose()
 
     async def _send(self, engine: EngineRef, request: EngineRequest, tag: str) -> httpx.Response:
         """Open the reply; a connection that dies before its first byte is tried once more."""

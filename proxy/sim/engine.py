@@ -68,12 +68,18 @@ class Engine:
         self._queue: deque[Item] = deque()
         self._always: Item | None = None
         self._recurring, self._taken = recurring, 0
+        self._is_ranked = False
         self._keep = keep_requests
 
     @property
     def running(self) -> int:
         """How many calls are being answered."""
         return len(self._calls)
+
+    @property
+    def draws_by_rank(self) -> bool:
+        """Whether a call that filters has joined the batch since it was last empty, on an engine where that tells."""
+        return self._is_ranked and self.kind == "sglang" and self.setup.deterministic
 
     def script(self, *items: Item) -> None:
         """What happens to the next generation requests, one item each."""
@@ -96,10 +102,12 @@ class Engine:
     def begin(self, exchange: Exchange) -> None:
         """Count the call as running."""
         self._calls.append(exchange)
+        self._is_ranked |= exchange.ask.sampling.ranks_its_batch
 
     def end(self, exchange: Exchange, *, client_gone: bool) -> None:
         """Count the call as over."""
         self._calls.remove(exchange)
+        self._is_ranked &= bool(self._calls)
         self.served += 1
         self.aborted += client_gone
 

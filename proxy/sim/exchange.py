@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -37,6 +38,11 @@ class Host(Protocol):
     setup: Setup
     dialect: Dialect
     is_paused: bool
+
+    @property
+    def draws_by_rank(self) -> bool:
+        """Whether another call in the batch decides how this one is drawn."""
+        ...
 
     def begin(self, exchange: "Exchange") -> None:
         """Count the call as running."""
@@ -144,7 +150,8 @@ class Exchange(Response):
     def _draw(self, choice: int) -> Completion:
         ask, fault, dialect = self.ask, self._fault, self._host.dialect
         seed = dialect.seed(ask, self._host.setup, choice)
-        noise = Noise(clock.new_run_seed() if seed is None else seed, ask.sampling, dialect.manner)
+        sampling = replace(ask.sampling, in_ranks=self._host.draws_by_rank)
+        noise = Noise(clock.new_run_seed() if seed is None else seed, sampling, dialect.manner)
         voice = voice_for(ask, self._say, self._host.setup)
         drawn = draw(ask.prompt, noise, ask.limits, voice, top=ask.logprobs or 0)
         return drawn.cut(fault.after, "abort") if fault and fault.kind == "abort" else drawn

@@ -28,11 +28,18 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    in_ranks: bool = False
+    """The batch is drawn by ranks because another call in it filters."""
 
     @property
     def filters(self) -> bool:
         """Some tokens are left out: the noise then hangs on a token's rank, as it does on SGLang."""
         return self.top_p < 1 or 0 < self.top_k < VOCABULARY_SIZE or self.min_p > 0
+
+    @property
+    def ranks_its_batch(self) -> bool:
+        """A deterministic SGLang draws all calls beside this one by ranks; greedy is its top-k of 1."""
+        return self.filters or self.temperature == 0
 
     @property
     def penalises(self) -> bool:
@@ -135,7 +142,7 @@ def choose(logprobs: Sequence[float], sampling: Sampling, seed: int, position: i
     """Draw one id: by its own column, or by its rank among those that the filters leave."""
     if sampling.temperature == 0:
         return logprobs.index(max(logprobs))
-    if not sampling.filters:
+    if not (sampling.filters or sampling.in_ranks):
         return pick(logprobs, seed, position)
     ranked = ranking(logprobs)
     return ranked[pick(_kept([logprobs[i] for i in ranked], sampling), seed, position)]
