@@ -73,6 +73,8 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("timeouts.drain-s", "-1", ("timeouts.drain_s:",)),
     ("timeouts.heartbeat-after-s", "0", ("timeouts.heartbeat_after_s:",)),
     ("timeouts.probe-s", "0", ("timeouts.probe_s:",)),
+    ("timeouts.class-wait-s", "-1", ("timeouts.class_wait_s:",)),
+    ("timeouts.class-patience-s", "0", ("timeouts.class_patience_s:",)),
     ("log-format", "xml", ("log_format:",)),
     ("log-level", "loud", ("log_level:",)),
     ("trust-rollout-header", "perhaps", ("perhaps: not a flag",)),

@@ -70,6 +70,8 @@ async def draw(take: Take, again: Again, wiring: Wiring) -> tuple[Plan, Completi
     async with wiring.upstream.ask(plan.engine, sent_for(take, plan, dialect.encode(plan)), plan.call_id) as events:
         async for event in events:
             fold.feed(event)
+        if events.is_disturbed:
+            raise EngineFault("class_disturbed", 503, "the replay shared a batch with calls of another sampling class")
     return plan, fold.finish()
 
 
