@@ -70,9 +70,9 @@ async def draw(take: Take, again: Again, wiring: Wiring) -> tuple[Plan, Completi
     async with wiring.upstream.ask(plan.engine, sent_for(take, plan, dialect.encode(plan)), plan.call_id) as events:
         async for event in events:
             fold.feed(event)
-        if events.is_disturbed:
-            raise EngineFault("class_disturbed", 503, "the replay shared a batch with calls of another sampling class")
-    return plan, fold.finish()
+        disturbed = ("class_disturbed",) if events.is_disturbed else ()
+    completion = fold.finish()
+    return plan, replace(completion, capture_gaps=completion.capture_gaps + disturbed)
 
 
 def sampled(drawn: Completion) -> tuple[Sampled, ...]:
