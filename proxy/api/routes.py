@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -11,10 +12,14 @@ from starlette.responses import JSONResponse, Response
 from proxy import clock
 from proxy.api.chat import ChatView, read_ask
 from proxy.api.delivery import DeliveryResponse
+from proxy.api.responses import RESPONSES
+from proxy.api.responses.names import request_of_response
+from proxy.api.responses.output import recorded_response
+from proxy.api.responses.recall import find_response
 from proxy.api.view import ClientApi
 from proxy.body import json_object, read_body
-from proxy.errors import Conflict, NotFound, RolloutClosed
-from proxy.model import Ask, Identity, JsonObject, Rollout, RolloutId
+from proxy.errors import BadAsk, Conflict, NotFound, RolloutClosed
+from proxy.model import Identity, JsonObject, Rollout, RolloutId
 from proxy.request.identify import Caller, authorise, identify, lane_signals, retry_count
 from proxy.settings import Settings, is_loopback
 from proxy.turn import serve_turn
@@ -22,7 +27,7 @@ from proxy.wiring import Wiring
 
 ROLLOUT_BASE = "/rollouts/{rollout_id}/v1"
 PLAIN_BASE = "/v1"
-CALLS: Mapping[str, ClientApi] = {"chat/completions": ClientApi(read_ask, ChatView)}
+CALLS: Mapping[str, ClientApi] = {"chat/completions": ClientApi(read_ask, ChatView), "responses": RESPONSES}
 """Where a model call is asked for, and in which API."""
 # FastAPI, unlike HTTP, takes GET for GET alone.
 READ = ["GET", "HEAD"]
@@ -32,6 +37,8 @@ AUTO_REGISTERED = "auto_registered"
 # Some ten milliseconds of parsing and hashing.
 BIG_BODY_BYTES = 500_000
 
+Read = TypeVar("Read")
+
 
 def data_routes() -> APIRouter:
     """Every data route, at both bases."""
@@ -39,6 +46,7 @@ def data_routes() -> APIRouter:
     for base in (ROLLOUT_BASE, PLAIN_BASE):
         for path, api in CALLS.items():
             router.add_api_route(f"{base}/{path}", _calls_of(api), methods=["POST"])
+        router.add_api_route(f"{base}/responses/{{response_id}}", show_response, methods=READ)
         router.add_api_route(f"{base}/models", list_models, methods=READ)
         router.add_api_route(f"{base}/models/{{model:path}}", show_model, methods=READ)
         router.add_api_route(base, greet, methods=READ)
@@ -66,7 +74,9 @@ async def model_call(request: Request, api: ClientApi) -> Response:
     wiring: Wiring = request.app.state.wiring
     identity = await known_caller(request, wiring)
     text = await read_body(request, wiring.settings.limits.body_bytes)
-    ask = await without_blocking(text, lambda: api.read_ask(identity, json_object(text), wiring.settings))
+    body = await without_blocking(text, lambda: json_object(text))
+    read_ask = await api.reader(body, identity.rollout_id, wiring.store)
+    ask = await without_blocking(text, lambda: read_ask(identity, body, wiring.settings))
     served = await serve_turn(ask, wiring)
     view = api.view(ask, served.running.head, wiring.settings.reasoning_field)
     return DeliveryResponse(
@@ -74,7 +84,7 @@ async def model_call(request: Request, api: ClientApi) -> Response:
     )
 
 
-async def without_blocking(text: bytes, read: Callable[[], Ask]) -> Ask:
+async def without_blocking(text: bytes, read: Callable[[], Read]) -> Read:
     """Read a body here, or in a thread where it is so big that other calls would wait for it."""
     return read() if len(text) < BIG_BODY_BYTES else await asyncio.to_thread(read)
 
@@ -82,6 +92,18 @@ async def without_blocking(text: bytes, read: Callable[[], Ask]) -> Ask:
 def patience(stream: bool, settings: Settings) -> float | None:  # noqa: FBT001
     """Seconds of silence before a sign of life; None where there is none."""
     return settings.timeouts.heartbeat_after_s if stream or settings.heartbeat_unstreamed else None
+
+
+async def show_response(request: Request, response_id: str) -> Response:
+    """A response that this rollout asked for, out of the store."""
+    wiring: Wiring = request.app.state.wiring
+    identity = await known_caller(request, wiring)
+    if request.query_params.get("stream") == "true":
+        raise BadAsk("a recorded response is not streamed", param="stream")
+    call = await find_response(request_of_response(response_id) or "", identity.rollout_id, wiring.store)
+    if call is None:
+        raise NotFound(f"this rollout has no response {response_id[:80]!r}", code="unknown_response")
+    return Response(json.dumps(recorded_response(call)), media_type="application/json")
 
 
 async def list_models(request: Request) -> Response:

@@ -23,6 +23,10 @@ _CALLS = """
 select calls.*, run, grp, sample, attempt from calls join rollouts using (rollout_id)
 where rollout_id = ? and seq > ? order by seq limit ?
 """
+_REQUEST = """
+select calls.*, run, grp, sample, attempt from calls join rollouts using (rollout_id)
+where request_id = ? and rollout_id = ? order by choice
+"""
 _DELIVERIES = """
 select claim, started_at, ended_at, outcome, events from deliveries where call_id = ? order by number
 """
@@ -31,6 +35,11 @@ select claim, started_at, ended_at, outcome, events from deliveries where call_i
 def read_call(connection: sqlite3.Connection, call_id: str) -> JsonObject | None:
     row = connection.execute(_CALL, (call_id,)).fetchone()
     return _Documents(connection, row["rollout_id"]).document(row) if row else None
+
+
+def read_request(connection: sqlite3.Connection, rollout_id: str, request_id: str) -> tuple[JsonObject, ...]:
+    documents = _Documents(connection, rollout_id)
+    return tuple(map(documents.document, connection.execute(_REQUEST, (request_id, rollout_id)).fetchall()))
 
 
 def read_calls(connection: sqlite3.Connection, rollout_id: str, cursor: str | None, limit: int) -> Page[JsonObject]:

@@ -29,7 +29,7 @@ from proxy.model import (
 from proxy.record import call_rows, delivery_rows, kept_rows, rollout_rows
 from proxy.record.collapse import read_flags
 from proxy.record.connection import connect_reading, connect_writing, create_private
-from proxy.record.documents import read_call, read_calls
+from proxy.record.documents import read_call, read_calls, read_request
 from proxy.record.faults import StoreUnreadable, store_down
 from proxy.record.lock import FileLock
 from proxy.record.migrations import migrate, missing, read_migrations
@@ -69,6 +69,9 @@ class SqliteReading:
 
     async def call(self, call_id: CallId) -> JsonObject | None:
         return await self._reader.read(lambda db: read_call(db, call_id))
+
+    async def request_calls(self, rollout_id: RolloutId, request_id: str) -> tuple[JsonObject, ...]:
+        return await self._reader.read(lambda db: read_request(db, rollout_id, request_id))
 
     async def calls(self, rollout_id: RolloutId, cursor: str | None, limit: int) -> Page[JsonObject]:
         return await self._reader.read(lambda db: read_calls(db, rollout_id, cursor, limit))

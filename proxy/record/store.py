@@ -158,6 +158,9 @@ class Store(Protocol):
     async def call(self, call_id: CallId) -> JsonObject | None:
         """One call as a `rollpin.call/1` document."""
 
+    async def request_calls(self, rollout_id: RolloutId, request_id: str) -> tuple[JsonObject, ...]:
+        """The calls of one request of a rollout, one per choice, as documents; none where it is not this rollout's."""
+
     async def calls(self, rollout_id: RolloutId, cursor: str | None, limit: int) -> Page[JsonObject]:
         """A rollout's calls as `rollpin.call/1` documents, in order of reservation; reserved ones included."""
 
