@@ -96,9 +96,7 @@ def test_a_reply_is_items(rollout: RolloutClient, engine: FakeEngine, *, stream:
     assert [item["type"] for item in response["output"]] == ["reasoning", "message", "function_call", "function_call"]
     assert outline(response) == ["hm", "let me see", '{"a": 1}', '{"a": 2}']
     assert (response["model"], response["status"], call["api"]) == ("gpt-9", "completed", "responses")
-    assert [item["call_id"] for item in response["output"][2:]] == [
-        one["id"] for one in call["message"]["tool_calls"]
-    ]
+    assert [item["call_id"] for item in response["output"][2:]] == [one["id"] for one in call["message"]["tool_calls"]]
     assert response["usage"]["output_tokens"] == len(call["completion_token_ids"])
     assert response["usage"]["input_tokens"] == len(call["prompt_token_ids"])
     assert call["capture"]["complete"]
