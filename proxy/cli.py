@@ -14,6 +14,7 @@ from rich.table import Table
 
 from proxy.commands.control import find_control
 from proxy.commands.ending import WRONG_SETTINGS, end, settings_or_end
+from proxy.commands.replay import replay
 from proxy.settings_page import as_toml, flag_rows
 
 HELP_WIDTH = 80
@@ -171,6 +172,9 @@ def export(
     query |= {"require_outcome": "true"} if require_outcome else {}
     wanted = work.Wanted(out, work.format_of(out, format_), tuple(rollout or ()), query, cursor_file, overwrite)
     raise typer.Exit(work.export(find_control(url, token), wanted))
+
+
+app.command()(replay)
 
 
 # --- rollouts ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The control plane of a running proxy, as commands ask it: found by flags, else by the settings; read and no more."""
+"""The control plane of a running proxy, as commands ask it: found by flags, else by the settings."""
 
 import json
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import httpx
 
 from proxy.commands.ending import end, settings_or_end
+from proxy.keys import Right
 from proxy.settings import Settings
 
 ANSWER_S = 30
@@ -40,10 +41,11 @@ class Control:
                 answer = client.get(self._address(path), params=query, headers=self._headers)
             return self._document(answer)
 
-    def lines(self, path: str, query: Json) -> Iterator[Json]:
-        """The lines of a list as they come; raises BrokenOff where they stop before their end."""
+    def lines(self, path: str, query: Json | None = None, *, body: Json | None = None) -> Iterator[Json]:
+        """The lines of a list as they come, of a POST where there is a body; BrokenOff where they stop too early."""
         with self._client(LINE_S) as client:
-            asked = client.build_request("GET", self._address(path), params=query, headers=self._headers)
+            method = "GET" if body is None else "POST"
+            asked = client.build_request(method, self._address(path), params=query, json=body, headers=self._headers)
             with self._reached():
                 answer = client.send(asked, stream=True)
                 if answer.status_code != httpx.codes.OK:
@@ -85,12 +87,12 @@ class Control:
         return document
 
 
-def find_control(url: str | None, token: str | None) -> Control:
-    """The control plane that flags and settings name; ends where they do not."""
+def find_control(url: str | None, token: str | None, right: Right = "read") -> Control:
+    """The control plane that flags and settings name, with a token of this right; ends where they do not."""
     if url is not None and token is not None:
         return Control(url, token)
     settings = settings_or_end([], None, to_serve=False)
-    token = token or _kept_token(settings)
+    token = token or _kept_token(settings, right)
     if url is not None:
         return Control(url, token)
     if settings.control_socket is not None:
@@ -114,12 +116,14 @@ def _control_url(settings: Settings) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _kept_token(settings: Settings) -> str:
-    """A token that reads: of the settings, else of the secrets file."""
-    for secret in (settings.read_token, settings.admin_token):
+def _kept_token(settings: Settings, right: Right) -> str:
+    """A token that opens what is asked: of the settings, else of the secrets file."""
+    able = {"read": (settings.read_token, settings.admin_token), "admin": (settings.admin_token,)}
+    for secret in able[right]:
         if secret:
             return secret.get_secret_value()
     try:
-        return str(json.loads(settings.secrets_file.read_text())["read_token"])
+        return str(json.loads(settings.secrets_file.read_text())[f"{right}_token"])
     except (OSError, ValueError, KeyError, TypeError):
-        end(f"no token: give --token or ROLLPIN_READ_TOKEN, or stand beside {settings.secrets_file}")
+        variable = f"ROLLPIN_{right.upper()}_TOKEN"
+        end(f"no token: give --token or {variable}, or stand beside {settings.secrets_file}")

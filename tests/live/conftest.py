@@ -25,5 +25,5 @@ def real_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def behind_a_proxy(engine: Engine, folder: Path) -> Iterator[Site]:
-    with served(settings_for(folder, engine.url)) as proxy:
+    with served(settings_for(folder, engine.url, replays_at_once=16)) as proxy:
         yield Site(engine, proxy)

@@ -1,0 +1,116 @@
+"""Replay on real engines: what was recorded under load is drawn again, token for token."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.live.harness import ADD_TOOL, NO_THINKING, Site, at_once
+from tests.replay.harness import Told, replay
+from tests.served import RolloutClient
+
+AT_ONCE = 16
+# The vLLM of a CPU draws some four times slower.
+ROLLOUTS = {"sglang": 32, "vllm": 12}
+LEAST_CALLS = {"sglang": 200, "vllm": 70}
+TEXTS = ("import os", "def main():", "class A:", "return", "for x in", "while True", "try:", "with open(")
+
+
+def three_turns(client: RolloutClient, text: str) -> None:
+    """A conversation that grows by its own replies."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": text}]
+    for more in ("and then?", "why?", ""):
+        answer = client.post({"messages": messages, "max_tokens": 24, **NO_THINKING})
+        assert answer.status_code == 200, answer.text
+        messages += [answer.json()["choices"][0]["message"], {"role": "user", "content": more}]
+
+
+def choices(client: RolloutClient, text: str) -> None:
+    """Three replies to one request."""
+    assert client.chat(text, n=3, max_tokens=20).status_code == 200
+
+
+def tool_turns(site: Site, client: RolloutClient, text: str) -> None:
+    """A tool call under a grammar, and what is said to its result."""
+    forced = site.forced_call()
+    messages: list[dict[str, Any]] = [{"role": "user", "content": text}]
+    said = client.post({"messages": messages, **forced}).json()["choices"][0]["message"]
+    messages += [said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "3"}]
+    answer = client.post({"messages": messages, "tools": [ADD_TOOL], "max_tokens": 20, **NO_THINKING})
+    assert answer.status_code == 200, answer.text
+
+
+def streams(client: RolloutClient, text: str) -> None:
+    """Streamed replies: to the end, cut by length, and up to a stop string."""
+    client.stream(text, max_tokens=300, logit_bias={"1017": 2})
+    client.stream(text, max_tokens=8)
+    client.stream(text, max_tokens=60, stop=["e"])
+
+
+def played(site: Site, group: str) -> list[RolloutClient]:
+    """Rollouts that ask in all these ways, 16 at a time."""
+    ways: list[Callable[[RolloutClient, str], None]] = [
+        three_turns,
+        choices,
+        lambda client, text: tool_turns(site, client, text),
+        streams,
+    ]
+    clients = [site.rollout(f"{group}-{number}") for number in range(ROLLOUTS[site.kind])]
+
+    def play(number: int) -> None:
+        # Each rollout asks in two of the ways, so that neighbours in a batch are of every sort.
+        for way in (ways[number % 4], ways[(number // 4 + number + 1) % 4], choices):
+            way(clients[number], f"{TEXTS[number % len(TEXTS)]} {number}")
+
+    for start in range(0, len(clients), AT_ONCE):
+        at_once([lambda n=n: play(n) for n in range(start, min(start + AT_ONCE, len(clients)))])
+    return clients
+
+
+def all_told(site: Site, clients: list[RolloutClient]) -> list[Told]:
+    """Every rollout replayed, eight of them at the same time."""
+    told = list[Told]()
+    for start in range(0, len(clients), 8):
+        told += at_once([lambda c=c: replay(site.proxy, c.rollout_id) for c in clients[start : start + 8]])
+    return told
+
+
+def test_everything_that_was_recorded_is_drawn_again(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """Turns, choices, tools under a grammar, streams; recorded 16 at a time; replayed among one another."""
+    clients = played(site, "replayed")
+    verdicts = [verdict for told in all_told(site, clients) for verdict in told.verdicts]
+    odd = [verdict for verdict in verdicts if verdict["verdict"] != "same"]
+    worst = max(verdict["logprobs"]["largest_difference"] for verdict in verdicts)
+    tokens = sum(verdict["tokens"] for verdict in verdicts)
+    with capsys.disabled():
+        print(f"\n{site.kind}: {len(verdicts) - len(odd)} of {len(verdicts)} calls replayed the same,")
+        print(f"  {tokens} tokens; logprobs differ by at most {worst:.1e}")
+
+    assert len(verdicts) >= LEAST_CALLS[site.kind]
+    assert not odd, json.dumps(odd[:3], indent=1)
+
+
+def test_a_tampered_record_diverges_where_it_was_tampered_with(site: Site) -> None:
+    """Replay is a proof only if it can fail: one changed id in the store is found, at its place."""
+    client = site.rollout("tampered")
+    client.chat("import os", max_tokens=20)
+    (call,) = client.calls()
+    ids = list(call["completion_token_ids"])
+    ids[7] = (ids[7] + 1) % 1000
+    tamper(site, call["call_id"], ids)
+    found = replay(site.proxy, client.rollout_id).verdict
+
+    assert found["verdict"] == "diverged"
+    assert (found["diverged"]["at"], found["diverged"]["recorded"]["token_id"]) == (7, ids[7])
+    assert found["diverged"]["drawn"]["token_id"] == call["completion_token_ids"][7]
+
+
+def tamper(site: Site, call_id: str, ids: list[int]) -> None:
+    """Write other sampled ids into the store, as no proxy ever does."""
+    from proxy.ids import pack_ids
+
+    def work(connection: Any) -> None:
+        connection.execute("update calls set completion_ids = ? where call_id = ?", (pack_ids(ids), call_id))
+
+    site.proxy.do(site.proxy.wiring.store._writer.write(work, durable=True))
