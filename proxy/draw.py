@@ -12,6 +12,7 @@ from proxy.model import (
     EngineRef,
     Parent,
     Plan,
+    Prefix,
     Profile,
     RepeatMark,
     Reservation,
@@ -19,7 +20,6 @@ from proxy.model import (
     Sampling,
     Seed,
 )
-from proxy.request.parent import supply_prefix
 from proxy.request.sampling import asked_max_tokens
 from proxy.request.seed import SeedRule, read_client_seed
 from proxy.wiring import Wiring
@@ -38,6 +38,7 @@ class Decision:
     engine: EngineRef
     sampling: Sampling
     parent: Parent
+    prefix: Prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def make_plan(decision: Decision, request_id: str, call_id: CallId, seed: Seed, 
         parent=decision.parent,
         sampling=decision.sampling,
         seed=seed,
-        prefix=supply_prefix(decision.parent, decision.profile),
+        prefix=decision.prefix,
         engine=decision.engine,
         started_at=asked.asked_at,
     )

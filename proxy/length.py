@@ -2,9 +2,10 @@
 
 import json
 
+from proxy.engine.dialect import engine_messages
 from proxy.engine.pool import DIALECTS
 from proxy.errors import BadAsk, EngineFault
-from proxy.model import Ask, EngineRef, Profile
+from proxy.model import Ask, EngineRef, Prefix, Profile
 from proxy.request.conversation import TEMPLATE_FIELDS
 from proxy.request.sampling import Room, asked_max_tokens
 from proxy.wiring import Wiring
@@ -13,10 +14,23 @@ from proxy.wiring import Wiring
 TEMPLATE_ALLOWANCE = 4096
 
 
-async def decide_room(ask: Ask, profile: Profile, engine: EngineRef, wiring: Wiring) -> Room:
+async def decide_room(ask: Ask, profile: Profile, engine: EngineRef, prefix: Prefix, wiring: Wiring) -> Room:
     """Both bounds on the reply. Raises BadAsk where the prompt fills the context."""
     budget = await measure_budget(ask, wiring)
+    if prefix.requested:
+        return Room(context=context_left(prefix.length, engine), budget=budget)
     return Room(context=await measure_context(ask, profile, engine, budget, wiring), budget=budget)
+
+
+def context_left(prompt_tokens: int, engine: EngineRef) -> int | None:
+    """Tokens left beside a prompt; None where the engine does not tell its context length. Raises BadAsk at none."""
+    context = engine.facts.context_length
+    if context is None:
+        return None
+    if prompt_tokens >= context:
+        message = f"the conversation takes {prompt_tokens} tokens and the model's context length is {context}"
+        raise BadAsk(message, code="context_length_exceeded", param="messages")
+    return context - prompt_tokens
 
 
 async def measure_context(
@@ -28,7 +42,8 @@ async def measure_context(
     context = engine.facts.context_length
     if not limits or context is None or min(limits) + most_prompt_tokens(ask) <= context:
         return None
-    request = DIALECTS[engine.facts.kind].measure(ask, engine, ask.chat.get("tools") or [])
+    dialect = DIALECTS[engine.facts.kind]
+    request = dialect.render(ask, engine, engine_messages(ask, dialect.reasoning_key))
     try:
         answer = await wiring.upstream.question(engine.url, request.path, request.body, api_key=engine.api_key)
     except EngineFault as fault:
@@ -37,12 +52,7 @@ async def measure_context(
             wiring.pool.suspect(engine.name, fault.detail or fault.message)
         return None
     count = answer.body.get("count") if answer.status == 200 and isinstance(answer.body, dict) else None
-    if not isinstance(count, int):
-        return None
-    if count >= context:
-        message = f"the conversation takes {count} tokens and the model's context length is {context}"
-        raise BadAsk(message, code="context_length_exceeded", param="messages")
-    return context - count
+    return context_left(count, engine) if isinstance(count, int) else None
 
 
 async def measure_budget(ask: Ask, wiring: Wiring) -> int | None:

@@ -170,6 +170,8 @@ class Ask:
     has_tools: bool
     left_out: tuple[str, ...] = ()
     """What of the client's body has no chat form: top-level fields by name, parts of others as `field.part`."""
+    engine_call_ids: Mapping[str, str] = field(default_factory=dict)
+    """Tool-call ids that the client echoes -> the engine's own, once they were looked up."""
 
 
 ParentOutcome = Literal["root", "resolved", "unresolved"]
@@ -182,6 +184,8 @@ class Parent:
     outcome: ParentOutcome
     reason: str
     call_id: CallId | None = None
+    told_from: int | None = None
+    """Place of the first of the request's messages that tell the parent's reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +209,26 @@ class ParentSearch:
     candidates: tuple[ParentCandidate, ...] = ()
     knows_history: bool = False
     """Whether the rollout ever asked a beginning of this conversation; if not, its assistant turns are foreign."""
+    engine_call_ids: Mapping[str, str] = field(default_factory=dict)
+    """Of the tool-call ids that were asked for: the client's -> the engine's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTurn:
+    """What a recorded call put into the sequence, and how its reply ended."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    finish_reason: str | None
+    matched_stop: int | str | None
+    """What the engine says ended it: a stop string, or the id of a token that is not the first end token."""
+    stops: tuple[str, ...]
+    """Stop strings of its request."""
+    has_stop_ids: bool
+    """Whether its request named token ids to stop at."""
+    reasoning: str
+    engine_kind: str
+    fingerprint: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +271,24 @@ class Seed:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Whether the exact ids so far were given to the engine."""
+    """Whether the exact ids of the conversation so far were given to the engine."""
 
     eligible: bool
+    """Whether there is a parent whose ids the profile wants to be supplied."""
     requested: bool
+    """Whether they were sent."""
     supplied: bool
+    """Whether the ids that came back prove that the engine took them."""
     length: int
+    """Ids sent."""
     reason: str
+    """`exact`, `substituted` or `cut` (how the parent's turn ended), or why nothing was sent."""
+    detail: str = ""
+    drift_at: int | None = None
+    """First place at which a render of the same history would have departed from the ids supplied; None: nowhere."""
+    token_ids: tuple[int, ...] = field(default=(), repr=False)
+    parent_length: int = 0
+    """How many of the ids are the parent's prompt and reply; the tail follows."""
 
 
 # --- the engine -------------------------------------------------------------------------------------------------
@@ -374,6 +409,8 @@ class Completion:
     """Spans {version, start, end} where the engine reports them."""
     logprob_entries: tuple[Any, ...] = ()
     """Per token, the engine's whole logprob object; kept only where the client asked for logprobs."""
+    matched_stop: int | str | None = None
+    """What the engine says ended the reply: a stop string, or the id of a token that is not the first end token."""
     capture_gaps: tuple[str, ...] = ()
     """Why ids or logprobs cannot be trusted; empty means that every count agreed."""
 

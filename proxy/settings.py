@@ -95,7 +95,9 @@ class ProfileSettings(BaseModel):
     presence_penalty: float = Field(0.0, ge=-2, le=2, description="0 is off.")
     frequency_penalty: float = Field(0.0, ge=-2, le=2, description="0 is off.")
     max_tokens_cap: int | None = Field(None, ge=1, description="Most tokens a call may generate.")
-    prefix_supply: bool = Field(True, description="Give the engine the exact ids so far (not yet in force).")
+    prefix_supply: bool = Field(
+        True, description="Give the engine the exact ids of the conversation so far (docs/prefixes.md)."
+    )
     model: str | None = Field(None, min_length=1, description="Model name sent to the engine; unset sends its own.")
 
     @field_validator("top_k")

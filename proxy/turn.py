@@ -7,7 +7,7 @@ event. A request for n choices is n plans that stand and fall together.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -22,9 +22,10 @@ from proxy.exchange import Exchanged, exchange_all, first_failure, segments_of
 from proxy.length import decide_room
 from proxy.model import Ask, Call, Claimed, Completion, Delivery, Failure, Outcome, Parent, Plan, Replayable, Timing
 from proxy.recorded import recorded_reply
-from proxy.request.parent import echoes, resolve_parent
+from proxy.request.parent import echoed_call_ids, echoes, resolve_parent
 from proxy.request.sampling import PinRules, pin_sampling
 from proxy.running import Head, Running
+from proxy.supply import prove, supply_prefix
 from proxy.wiring import Wiring
 
 # Pauses between attempts to commit a record.
@@ -65,7 +66,10 @@ async def decide(ask: Ask, wiring: Wiring) -> Decision:
     rollout = ask.identity.rollout
     profile = wiring.profiles.of_rollout(rollout)
     engine = wiring.pool.choose(rollout.rollout_id, profile)
-    room = await decide_room(ask, profile, engine, wiring)
+    parent, engine_call_ids = await find_parent(ask, wiring)
+    ask = replace(ask, engine_call_ids=engine_call_ids)
+    prefix = await supply_prefix(ask, parent, profile, engine, wiring)
+    room = await decide_room(ask, profile, engine, prefix, wiring)
     settings = wiring.settings
     rules = PinRules(
         strict=settings.pin_mode == "strict",
@@ -74,13 +78,16 @@ async def decide(ask: Ask, wiring: Wiring) -> Decision:
         shaping_understood=DIALECTS[engine.facts.kind].shaping,
     )
     sampling = pin_sampling(ask.chat, profile, rules, room, ask.left_out)
-    return Decision(ask, profile, engine, sampling, await find_parent(ask, wiring))
+    return Decision(ask, profile, engine, sampling, parent, prefix)
 
 
-async def find_parent(ask: Ask, wiring: Wiring) -> Parent:
-    """The earlier call that this request goes on from."""
+async def find_parent(ask: Ask, wiring: Wiring) -> tuple[Parent, Mapping[str, str]]:
+    """The earlier call that this request goes on from, and the engine's own ids of the tool calls that it names."""
     boundaries = [echo.history for echo in echoes(ask)]
-    return resolve_parent(ask, await wiring.store.find_parents(ask.identity.rollout_id, ask.conversation, boundaries))
+    search = await wiring.store.find_parents(
+        ask.identity.rollout_id, ask.conversation, boundaries, echoed_call_ids(ask)
+    )
+    return resolve_parent(ask, search), search.engine_call_ids
 
 
 async def claimed_reply(drawn: Drawn, wiring: Wiring) -> Running:
@@ -169,6 +176,7 @@ def call_of(plan: Plan, exchanged: Exchanged, started: float) -> Call:
     """What the store keeps of one choice."""
     outcome = exchanged.outcome
     timing = Timing(plan.started_at, exchanged.first_event_s, clock.ticks() - started)
+    plan = replace(plan, prefix=prove(plan.prefix, outcome))
     replayable = judge_replay(plan, outcome, is_disturbed=exchanged.is_disturbed)
     return Call(plan, outcome, segments_of(plan, outcome), timing, replayable)
 

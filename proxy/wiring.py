@@ -15,6 +15,7 @@ from proxy.model import Finding
 from proxy.profiles import Profiles
 from proxy.record.sqlite import SqliteStore
 from proxy.record.store import Store
+from proxy.request.templates import Templates
 from proxy.running import Turns
 from proxy.settings import Settings
 
@@ -32,6 +33,7 @@ class Wiring:
     upstream: Upstream
     pool: Pool
     turns: Turns
+    templates: Templates
     run_seed: int
     owner: str
     """Id of this process: reservations carry it."""
@@ -77,6 +79,7 @@ async def wire(settings: Settings) -> Wiring:
         upstream=upstream,
         pool=pool,
         turns=Turns(at_once=limits.calls_at_once, at_once_per_rollout=limits.calls_at_once_per_rollout),
+        templates=Templates(),
         run_seed=await settle_run_seed(settings, store),
         owner=owner,
         data_port=settings.port,

@@ -1,6 +1,7 @@
 """What differs between engine kinds: how a plan is put, how a reply is read, how prompts are measured."""
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from proxy.engine.fold import Arrived
@@ -28,8 +29,18 @@ class Dialect(Protocol):
     def encode(self, plan: Plan) -> EngineRequest:
         """The request for a plan: every field from the allow-list, the capture fields forced."""
 
-    def measure(self, ask: Ask, engine: EngineRef, tools: list[JsonObject]) -> EngineRequest:
-        """The question how many tokens the prompt takes; the answer's `count` tells."""
+    reasoning_key: str
+    """Its name for an assistant message's reasoning."""
+
+    def render(
+        self, ask: Ask, engine: EngineRef, messages: Sequence[JsonObject], *, generation_prompt: bool = True
+    ) -> EngineRequest:
+        """The question which ids the template makes of messages in its own form, with the tools and template arguments
+        of a request; `tokens` and `count` in the answer tell.
+        """
+
+    def decode(self, engine: EngineRef, ids: Sequence[int]) -> EngineRequest:
+        """The question which text ids make, control tokens included; `text` or `prompt` in the answer tells."""
 
     def read_tokens(self, event: JsonObject, choice: JsonObject) -> Arrived:
         """Ids and weight versions out of one event."""
@@ -45,7 +56,7 @@ def common_body(plan: Plan, reasoning_key: str) -> JsonObject:
     ask = plan.ask
     body: JsonObject = {
         "model": engine_model(plan),
-        "messages": engine_messages(ask, reasoning_key),
+        "messages": list(engine_messages(ask, reasoning_key)),
         **plain_fields(ask),
         **plan.sampling.effective,
         **plan.sampling.length,
@@ -87,26 +98,38 @@ def engine_tools(plan: Plan) -> list[JsonObject]:
     return [_without_strict(tool) for tool in tools]
 
 
-def engine_messages(ask: Ask, reasoning_key: str) -> list[JsonObject]:
-    """The messages with known fields only, reasoning under the engine's own name."""
-    return [_engine_message(message, reasoning_key) for message in ask.messages]
+def render_body(ask: Ask, engine: EngineRef, messages: Sequence[JsonObject]) -> JsonObject:
+    """What both engines' `/tokenize` want to know of a request."""
+    kept = ("chat_template_kwargs", "continue_final_message")
+    body: JsonObject = {"model": engine.facts.model, "messages": list(messages)}
+    body |= {name: value for name, value in plain_fields(ask).items() if name in kept}
+    if tools := ask.chat.get("tools"):
+        body["tools"] = tools
+    return body
 
 
-def _engine_message(message: JsonObject, reasoning_key: str) -> JsonObject:
+def engine_messages(ask: Ask, reasoning_key: str) -> tuple[JsonObject, ...]:
+    """The messages with known fields only, reasoning and tool calls under the engine's own names."""
+    return tuple(_engine_message(message, reasoning_key, ask.engine_call_ids) for message in ask.messages)
+
+
+def _engine_message(message: JsonObject, reasoning_key: str, call_ids: Mapping[str, str]) -> JsonObject:
     built = {name: message[name] for name in MESSAGE_FIELDS if message.get(name) is not None}
     built.setdefault("content", "" if message.get("role") != "assistant" else None)
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(reasoning, str):
         built[reasoning_key] = reasoning
+    if isinstance(answered := built.get("tool_call_id"), str):
+        built["tool_call_id"] = call_ids.get(answered, answered)
     if calls := message.get("tool_calls"):
-        built["tool_calls"] = [_engine_call(call) for call in calls]
+        built["tool_calls"] = [_engine_call(call, call_ids) for call in calls]
     return built
 
 
-def _engine_call(call: JsonObject) -> JsonObject:
-    function = call.get("function") or {}
+def _engine_call(call: JsonObject, call_ids: Mapping[str, str]) -> JsonObject:
+    function, call_id = call.get("function") or {}, call.get("id")
     return {
-        "id": call.get("id"),
+        "id": call_ids.get(call_id, call_id) if isinstance(call_id, str) else call_id,
         "type": "function",
         "function": {"name": function.get("name"), "arguments": renderable_arguments(function.get("arguments"))},
     }

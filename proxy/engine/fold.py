@@ -53,6 +53,7 @@ class ReplyFold:
         self._weight_versions: list[JsonObject] = []
         self._usage: JsonObject | None = None
         self._finish_reason: str | None = None
+        self._matched_stop: int | str | None = None
 
     @property
     def ended(self) -> bool:
@@ -77,6 +78,7 @@ class ReplyFold:
             self._usage = event["usage"]
         if isinstance(choice.get("finish_reason"), str):
             self._finish_reason = choice["finish_reason"]
+            self._matched_stop = _matched_stop(choice)
 
     def finish(self) -> Completion:
         """The whole reply; raises EngineFault where it never came to its end."""
@@ -99,6 +101,7 @@ class ReplyFold:
             usage=self._usage,
             weight_versions=tuple(self._weight_versions),
             logprob_entries=tuple(self._entries) if self._plan.ask.wants_logprobs else (),
+            matched_stop=self._matched_stop,
             capture_gaps=tuple(self._gaps()),
         )
 
@@ -176,6 +179,12 @@ class MessageFold:
         function = piece.get("function") or {}
         known["function"]["name"] += function.get("name") or ""
         known["function"]["arguments"] += function.get("arguments") or ""
+
+
+def _matched_stop(choice: JsonObject) -> int | str | None:
+    """vLLM calls it stop_reason, SGLang matched_stop."""
+    matched = choice.get("stop_reason", choice.get("matched_stop"))
+    return matched if isinstance(matched, int | str) and not isinstance(matched, bool) else None
 
 
 def _only_choice(choices: Any) -> JsonObject:

@@ -1,12 +1,14 @@
 """SGLang's chat dialect (seen on 0.5.23).
 
 A whole reply carries ids in its choice with `return_token_ids`, which a stream refuses; a stream carries them in one
-`sglext` event after the one that shows the end. Weight versions are in the metadata of whole replies only.
+`sglext` event after the one that shows the end. Weight versions are in the metadata of whole replies only. Exact prompt
+ids go in by `input_ids`; the messages then only serve its checks. An id outside the vocabulary would kill the server.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from proxy.engine.dialect import CHAT_PATH, common_body, engine_messages, plain_fields
+from proxy.engine.dialect import CHAT_PATH, common_body, render_body, tool_choice
 from proxy.engine.fold import Arrived
 from proxy.model import Ask, EngineKind, EngineRef, EngineRequest, JsonObject, Plan
 
@@ -15,24 +17,36 @@ class SglangDialect:
     """How SGLang is asked and read."""
 
     kind: EngineKind = "sglang"
+    reasoning_key = "reasoning_content"
     shaping = frozenset({"response_format", "regex", "ebnf", "logit_bias", "min_tokens"})
 
     def encode(self, plan: Plan) -> EngineRequest:
-        body = common_body(plan, "reasoning_content")
+        body = common_body(plan, self.reasoning_key)
         body |= {"rid": plan.call_id, "separate_reasoning": True, "stream_reasoning": True}
         if plan.ask.stream:
             body |= {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True}
         else:
             body |= {"return_token_ids": True}
+        if plan.prefix.requested:
+            body["input_ids"] = list(plan.prefix.token_ids)
         return EngineRequest(CHAT_PATH, body)
 
-    def measure(self, ask: Ask, engine: EngineRef, tools: list[JsonObject]) -> EngineRequest:
-        body: JsonObject = {"model": engine.facts.model, "messages": engine_messages(ask, "reasoning_content")}
-        kept = ("chat_template_kwargs", "continue_final_message")
-        body |= {name: value for name, value in plain_fields(ask).items() if name in kept}
-        if tools:
-            body["tools"] = tools
+    def render(
+        self, ask: Ask, engine: EngineRef, messages: Sequence[JsonObject], *, generation_prompt: bool = True
+    ) -> EngineRequest:
+        body = render_body(ask, engine, messages)
+        if not generation_prompt:
+            body["add_generation_prompt"] = False
+        # Its chat drops the tools from the prompt where none may be called, and renders the effort.
+        if body.get("tools"):
+            body["tool_choice"] = tool_choice(ask)
+        if ask.chat.get("reasoning_effort") is not None:
+            body["reasoning_effort"] = ask.chat["reasoning_effort"]
         return EngineRequest("/tokenize", body)
+
+    def decode(self, engine: EngineRef, ids: Sequence[int]) -> EngineRequest:
+        body = {"model": engine.facts.model, "tokens": list(ids), "skip_special_tokens": False}
+        return EngineRequest("/detokenize", body)
 
     def read_tokens(self, event: JsonObject, choice: JsonObject) -> Arrived:
         extra = event.get("sglext") or {}

@@ -17,6 +17,7 @@ from proxy.record.claims import (
     write_claim,
 )
 from proxy.record.collapse import completion_hash, find_collapse
+from proxy.record.parent_rows import keep_call_ids
 from proxy.record.prompts import KeptPrompt, TokenMemory, keep_prompt
 from proxy.record.rollout_rows import expire_rollout, raise_revision
 from proxy.record.rows import LATE, PROXY_DIED, arrived, failure_field, has_broken, kept_document, outcome_columns
@@ -232,6 +233,7 @@ def _write_outcome(connection: sqlite3.Connection, memory: TokenMemory, call: Ca
         "document": json.dumps(kept_document(call) | {"request": keep_request(connection, call.plan.ask)}),
     }
     connection.execute(_RECORD, columns)
+    keep_call_ids(connection, call)
 
 
 def _give_up(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row]) -> int:

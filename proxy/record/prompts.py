@@ -6,6 +6,7 @@ a bad choice of base costs room, never correctness.
 """
 
 import sqlite3
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -42,24 +43,27 @@ class KeptPrompt:
 
 
 class TokenMemory:
-    """Prompt and completion ids of recent calls, packed; forgets the longest unused first."""
+    """Prompt and completion ids of recent calls, packed; forgets the longest unused first. Any thread may use it."""
 
     def __init__(self, limit_ids: int = REMEMBERED_IDS) -> None:
         self._limit_bytes = limit_ids * ID_BYTES
         self._bytes = 0
+        self._lock = threading.Lock()
         self._ids: OrderedDict[str, bytes] = OrderedDict()
 
     def get(self, call_id: str) -> bytes | None:
-        ids = self._ids.get(call_id)
-        if ids is not None:
-            self._ids.move_to_end(call_id)
-        return ids
+        with self._lock:
+            ids = self._ids.get(call_id)
+            if ids is not None:
+                self._ids.move_to_end(call_id)
+            return ids
 
     def put(self, call_id: str, ids: bytes) -> None:
-        self._bytes += len(ids) - len(self._ids.pop(call_id, b""))
-        self._ids[call_id] = ids
-        while self._bytes > self._limit_bytes:
-            self._bytes -= len(self._ids.popitem(last=False)[1])
+        with self._lock:
+            self._bytes += len(ids) - len(self._ids.pop(call_id, b""))
+            self._ids[call_id] = ids
+            while self._bytes > self._limit_bytes:
+                self._bytes -= len(self._ids.popitem(last=False)[1])
 
 
 def keep_prompt(connection: sqlite3.Connection, memory: TokenMemory, plan: Plan, ids: bytes) -> KeptPrompt:

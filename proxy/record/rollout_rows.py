@@ -27,6 +27,7 @@ _DROP = (
     "delete from deliveries where call_id in (select call_id from calls where rollout_id = ?)",
     "delete from calls where rollout_id = ?",
     "delete from bodies where rollout_id = ?",
+    "delete from tool_calls where rollout_id = ?",
 )
 _EXPIRE = """
 update rollouts set state = 'expired', finished_at = :now where state = 'open' and expires_at <= :now

@@ -46,6 +46,7 @@ _UNKNOWN: JsonObject = dict.fromkeys(
         "logprobs_mode",
         "segments",
         "finish_reason",
+        "matched_stop",
         "prefix",
         "replayable",
         "message",
@@ -110,7 +111,7 @@ def kept_document(call: Call) -> JsonObject:
         "seed": {"source": plan.seed.source, "client_seed": plan.seed.client_seed},
         "logprobs_mode": plan.engine.facts.details.get("logprobs_mode"),
         "segments": [_fields(segment) for segment in call.segments],
-        "prefix": _fields(plan.prefix),
+        "prefix": _prefix(plan.prefix),
         "replayable": {"value": call.replayable.verdict, "reasons": list(call.replayable.reasons)},
         "failure": failure_field(call.outcome) if isinstance(call.outcome, Failure) else None,
         "timing": {
@@ -168,6 +169,11 @@ def _fields(value: Segment | Prefix | Profile | VolatileLine) -> JsonObject:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
+def _prefix(prefix: Prefix) -> JsonObject:
+    """All but the ids themselves: where they were supplied they are the prompt's."""
+    return {name: value for name, value in _fields(prefix).items() if name not in {"token_ids", "parent_length"}}
+
+
 def _sampling(plan: Plan) -> JsonObject:
     sampling = plan.sampling
     return {
@@ -203,6 +209,7 @@ def _reply(completion: Completion) -> JsonObject:
     return {
         "top_logprobs": list(completion.logprob_entries) or None,
         "finish_reason": completion.finish_reason,
+        "matched_stop": completion.matched_stop,
         "message": completion.message,
         "engine_message": completion.engine_message,
         "usage": completion.usage,

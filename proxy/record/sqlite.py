@@ -25,6 +25,7 @@ from proxy.model import (
     Rollout,
     RolloutId,
     RolloutState,
+    SampledTurn,
 )
 from proxy.record import call_rows, delivery_rows, kept_rows, rollout_rows
 from proxy.record.collapse import read_flags
@@ -33,7 +34,7 @@ from proxy.record.documents import read_call, read_calls, read_request
 from proxy.record.faults import StoreUnreadable, store_down
 from proxy.record.lock import FileLock
 from proxy.record.migrations import migrate, missing, read_migrations
-from proxy.record.parent_rows import find_parents
+from proxy.record.parent_rows import find_parents, read_sampled_turn
 from proxy.record.prompts import TokenMemory
 from proxy.record.reader import Reader
 from proxy.record.store import Page, RolloutCounts, RolloutFilter, StoredProfile
@@ -46,6 +47,7 @@ class SqliteReading:
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
         self._reader = Reader(self._path, connect_reading)
+        self._memory = TokenMemory()
 
     async def open(self) -> None:
         """Check that the file is there and of this version."""
@@ -76,8 +78,15 @@ class SqliteReading:
     async def calls(self, rollout_id: RolloutId, cursor: str | None, limit: int) -> Page[JsonObject]:
         return await self._reader.read(lambda db: read_calls(db, rollout_id, cursor, limit))
 
-    async def find_parents(self, rollout_id: RolloutId, talk: Conversation, boundaries: Sequence[str]) -> ParentSearch:
-        return await self._reader.read(lambda db: find_parents(db, rollout_id, talk, boundaries))
+    async def find_parents(
+        self, rollout_id: RolloutId, talk: Conversation, boundaries: Sequence[str], call_ids: Sequence[str] = ()
+    ) -> ParentSearch:
+        return await self._reader.read(
+            lambda db: find_parents(db, self._memory, rollout_id, talk, boundaries, call_ids)
+        )
+
+    async def sampled_turn(self, rollout_id: RolloutId, call_id: CallId) -> SampledTurn | None:
+        return await self._reader.read(lambda db: read_sampled_turn(db, self._memory, rollout_id, call_id))
 
     async def group_flags(self, run: str, group: str) -> tuple[GroupFlag, ...]:
         return await self._reader.read(lambda db: read_flags(db, run, group))
@@ -100,7 +109,6 @@ class SqliteStore(SqliteReading):
         super().__init__(path)
         self._lock = FileLock(self._path)
         self._writer = Writer(self._path, connect_writing, durability)
-        self._memory = TokenMemory()
         self._inode = 0
 
     async def open(self) -> None:

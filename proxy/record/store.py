@@ -23,6 +23,7 @@ from proxy.model import (
     Rollout,
     RolloutId,
     RolloutState,
+    SampledTurn,
 )
 
 Item = TypeVar("Item")
@@ -152,8 +153,16 @@ class Store(Protocol):
     async def group_flags(self, run: str, group: str) -> tuple[GroupFlag, ...]:
         """What is wrong with a group as a whole."""
 
-    async def find_parents(self, rollout_id: RolloutId, talk: Conversation, boundaries: Sequence[str]) -> ParentSearch:
-        """The calls that a request could go on from: they answered what one of the chain hashes stands for."""
+    async def find_parents(
+        self, rollout_id: RolloutId, talk: Conversation, boundaries: Sequence[str], call_ids: Sequence[str] = ()
+    ) -> ParentSearch:
+        """The calls that a request could go on from: they answered what one of the chain hashes stands for.
+
+        With them, the engine's own ids of the tool calls that clients know as `call_ids`.
+        """
+
+    async def sampled_turn(self, rollout_id: RolloutId, call_id: CallId) -> SampledTurn | None:
+        """The tokens of a done call of this rollout, and how it ended; None where they are not whole."""
 
     async def call(self, call_id: CallId) -> JsonObject | None:
         """One call as a `rollpin.call/1` document."""

@@ -114,6 +114,9 @@ class Refused:
 class Habits:
     """What was learned of one template on one engine."""
 
+    ends: set[int] = field(default_factory=set)
+    """End tokens: last ids of turns that ended by themselves."""
+
     pairs: dict[int, int] = field(default_factory=dict)
     """End token as sampled -> as printed where the turn is not the last."""
     unpaired: set[int] = field(default_factory=set)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.canonical import canonical_json
-from proxy.model import Ask, JsonObject, Parent, ParentCandidate, ParentSearch, Prefix, Profile
+from proxy.model import Ask, JsonObject, Parent, ParentCandidate, ParentSearch
 from proxy.request.conversation import canonical_arguments, canonical_content
 
 # Clients were seen to tell one reply in two messages; a long run of assistant turns is somebody's worked example.
@@ -21,6 +21,8 @@ MOST_ECHO_MESSAGES = 4
 class Echo:
     """The last assistant messages of a request, and the chain hash of what stood before them."""
 
+    start: int
+    """Place of the first of them in the request."""
     history: str
     messages: tuple[JsonObject, ...]
 
@@ -35,7 +37,7 @@ def echoes(ask: Ask) -> tuple[Echo, ...]:
     while first and roles[first - 1] == "assistant" and last - first + 1 < MOST_ECHO_MESSAGES:
         first -= 1
     chain = ask.conversation.history
-    return tuple(Echo(chain[start], ask.messages[start : last + 1]) for start in range(last, first - 1, -1))
+    return tuple(Echo(start, chain[start], ask.messages[start : last + 1]) for start in range(last, first - 1, -1))
 
 
 def resolve_parent(ask: Ask, search: ParentSearch) -> Parent:
@@ -52,15 +54,18 @@ def resolve_parent(ask: Ask, search: ParentSearch) -> Parent:
     if not matches:
         return Parent("unresolved", "no_match") if search.knows_history else Parent("root", "foreign_history")
     ties = (matches, _with_these_ids(matches, told), _with_this_reasoning(matches, told))
-    return next(filter(None, map(choose, ties)), Parent("unresolved", "ambiguous"))
+    best = next(filter(None, map(choose, ties)), None)
+    if best is None:
+        return Parent("unresolved", "ambiguous")
+    told_from = next(echo.start for echo in told if echo.history == best.history)
+    return Parent("resolved", "one_match" if len(matches) == 1 else "same_tokens", best.call_id, told_from)
 
 
-def choose(matches: Sequence[ParentCandidate]) -> Parent | None:
+def choose(matches: Sequence[ParentCandidate]) -> ParentCandidate | None:
     """The one that all matches are, by their tokens: the delivered one of equals, else the earliest."""
     if not matches or len({match.tokens_hash for match in matches}) > 1:
         return None
-    best = next((match for match in matches if match.is_delivered), matches[0])
-    return Parent("resolved", "one_match" if len(matches) == 1 else "same_tokens", best.call_id)
+    return next((match for match in matches if match.is_delivered), matches[0])
 
 
 def means_the_same(echo: Sequence[JsonObject], said: JsonObject) -> bool:
@@ -72,13 +77,11 @@ def means_the_same(echo: Sequence[JsonObject], said: JsonObject) -> bool:
     return _tells_calls_as_text(_text(echo[-1]), said)
 
 
-def supply_prefix(parent: Parent, profile: Profile) -> Prefix:
-    """No prefix is supplied yet; what stands in its way is the parent, the profile, or this version."""
-    if parent.outcome != "resolved":
-        return Prefix(eligible=False, requested=False, supplied=False, length=0, reason=parent.reason)
-    if not profile.prefix_supply:
-        return Prefix(eligible=False, requested=False, supplied=False, length=0, reason="off_in_profile")
-    return Prefix(eligible=True, requested=False, supplied=False, length=0, reason="supply_not_built")
+def echoed_call_ids(ask: Ask) -> tuple[str, ...]:
+    """Every tool-call id that the request's messages name, in order."""
+    named = [call.get("id") for message in ask.messages for call in message.get("tool_calls") or ()]
+    named += [message.get("tool_call_id") for message in ask.messages]
+    return tuple(dict.fromkeys(name for name in named if isinstance(name, str)))
 
 
 def _same_text(echo: Sequence[JsonObject], said: JsonObject) -> bool:

@@ -1,10 +1,11 @@
 """What is sent to an engine: built from the allow-list alone, complete and the same on every path."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from proxy.engine.dialect import renderable_arguments
+from proxy.engine.dialect import engine_messages, renderable_arguments
 from proxy.engine.pool import DIALECTS
 from proxy.model import Plan
 from tests import make
@@ -140,11 +141,35 @@ def test_arguments_can_always_be_rendered(written: object, sent: str) -> None:
 
 
 @KINDS
-def test_a_prompt_is_measured_as_it_is_asked(kind: str) -> None:
+def test_a_prompt_is_rendered_as_it_is_asked(kind: str) -> None:
     """The same messages, tools and template arguments, and nothing else."""
     asked = make.ask(body={"tools": [TOOL], "chat_template_kwargs": {"x": 1}, "temperature": 0.1})
-    request = DIALECTS[kind].measure(asked, make.engine(), [TOOL])  # type: ignore[index]
+    dialect = DIALECTS[kind]  # type: ignore[index]
+    request = dialect.render(asked, make.engine(), engine_messages(asked, dialect.reasoning_key))
 
     assert request.path == "/tokenize"
-    assert set(request.body) - {"add_generation_prompt"} == {"model", "messages", "tools", "chat_template_kwargs"}
+    own = {"add_generation_prompt", "tool_choice"}
+    assert set(request.body) - own == {"model", "messages", "tools", "chat_template_kwargs"}
     assert request.body["messages"] == encoded(kind, make.plan(asked))["messages"]
+
+
+@KINDS
+def test_tools_that_are_hidden_from_the_model_are_hidden_in_renders(kind: str) -> None:
+    """SGLang drops them from the prompt where none may be called, and its /tokenize must be told."""
+    asked = make.ask(body={"tools": [TOOL], "tool_choice": "none", "reasoning_effort": "low"})
+    body = DIALECTS[kind].render(asked, make.engine(), asked.messages).body  # type: ignore[index]
+
+    told = {name: body[name] for name in ("tool_choice", "reasoning_effort") if name in body}
+    assert told == ({"tool_choice": "none", "reasoning_effort": "low"} if kind == "sglang" else {})
+
+
+@KINDS
+def test_exact_ids_go_in_by_the_engines_own_door(kind: str) -> None:
+    """And only where they are to be supplied."""
+    prefix = make.plan().prefix
+    exact = replace(prefix, requested=True, token_ids=(1, 2, 3), length=3)
+
+    sent = encoded(kind, make.plan(prefix=exact))
+    door = sent["input_ids"] if kind == "sglang" else sent["kv_transfer_params"]["prompt_token_ids"]
+    assert door == [1, 2, 3]
+    assert not {"input_ids", "kv_transfer_params"} & set(encoded(kind, make.plan(prefix=prefix)))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.model import CallId, Parent, ParentCandidate, ParentSearch, Profile
-from proxy.request.parent import echoes, resolve_parent, supply_prefix
+from proxy.model import CallId, Parent, ParentCandidate, ParentSearch
+from proxy.request.parent import echoes, resolve_parent
 from tests import make
 
 HARNESSES = Path(__file__).parent / "harnesses"
@@ -126,7 +126,7 @@ def test_replies_equal_in_every_token_are_one() -> None:
     second = answered(TASK, name="call-2", tokens_hash="same")
 
     assert resolve(TASK, SAID, RESULT, candidates=(first, second)) == Parent(
-        "resolved", "same_tokens", CallId("call-2")
+        "resolved", "same_tokens", CallId("call-2"), told_from=1
     )
 
 
@@ -172,19 +172,3 @@ def test_a_first_turn_is_a_root() -> None:
     """Nothing was said yet."""
     assert resolve(SYSTEM, TASK, known=False) == Parent("root", "first_turn")
     assert echoes(make.ask(SYSTEM, TASK)) == ()
-
-
-@pytest.mark.parametrize(
-    ("parent", "supplies", "eligible", "reason"),
-    [
-        (Parent("resolved", "one_match", CallId("call-1")), True, True, "supply_not_built"),
-        (Parent("resolved", "one_match", CallId("call-1")), False, False, "off_in_profile"),
-        (Parent("unresolved", "ambiguous"), True, False, "ambiguous"),
-        (Parent("root", "first_turn"), True, False, "first_turn"),
-    ],
-)
-def test_no_prefix_is_said_to_be_supplied(parent: Parent, supplies: bool, eligible: bool, reason: str) -> None:  # noqa: FBT001
-    """Eligible or not, the reason is told."""
-    prefix = supply_prefix(parent, Profile("train", prefix_supply=supplies))
-
-    assert (prefix.eligible, prefix.requested, prefix.supplied, prefix.reason) == (eligible, False, False, reason)
