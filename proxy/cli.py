@@ -220,6 +220,25 @@ def show_rollout(rollout_id: str, url: Url = None, token: Token = None) -> None:
     Console().print(table)
 
 
+@rollouts.command("why")
+def show_why(
+    rollout_id: str,
+    url: Url = None,
+    token: Token = None,
+    call: Annotated[str | None, typer.Option(help="All that there is to say of this call.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The document as it came.")] = False,
+) -> None:
+    """Why calls fork, are left out, or lack their exact prefix, and what to do about it."""
+    from proxy.commands import why  # noqa: PLC0415  the other commands start faster without it
+
+    query = {} if call is None else {"call": call}
+    document = find_control(url, token).ask(f"/rollouts/{quote(rollout_id, safe='')}/why", query)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        why.show_why(document, Console(highlight=False))
+
+
 def _cells(rollout: dict[str, Any]) -> list[str]:
     sample = f"{rollout['sample']} a{rollout['attempt']}" if rollout["attempt"] else str(rollout["sample"])
     reward = (rollout["outcome"] or {}).get("reward")

@@ -5,13 +5,13 @@ The routes read `app.state.wiring`, so that one router serves on the main port, 
 
 from fastapi import APIRouter
 
-from proxy.control import groups, ops, profiles, reads, replays, rollouts, trajectories
+from proxy.control import groups, ops, profiles, reads, replays, rollouts, trajectories, why
 
 
 def control_routes() -> APIRouter:
     """All routes of the control plane."""
     router = APIRouter()
-    for part in (rollouts, groups, profiles, reads, trajectories, replays, ops):
+    for part in (rollouts, groups, profiles, reads, trajectories, why, replays, ops):
         router.include_router(part.router)
     router.include_router(probe_routes())
     return router

@@ -3,12 +3,12 @@
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Response
 
 from proxy.clock import iso
 from proxy.control.auth import READ
 from proxy.control.bodies import PageQuery, RolloutsQuery
-from proxy.control.edge import AsciiJson, ControlRoute, Wired, query_of
+from proxy.control.edge import ControlRoute, Wired, json_answer, query_of
 from proxy.errors import NotFound, RolloutClosed
 from proxy.model import CallId, GroupFlag, JsonObject, Rollout, RolloutId
 from proxy.record.store import RolloutCounts, RolloutFilter
@@ -42,20 +42,20 @@ async def show_rollout(rollout_id: str, wiring: Wired) -> JsonObject:
 @router.get("/rollouts/{rollout_id}/calls")
 async def list_calls(
     rollout_id: str, wiring: Wired, query: Annotated[PageQuery, Depends(query_of(PageQuery))]
-) -> AsciiJson:
+) -> Response:
     """A page of a rollout's calls, in order of reservation."""
     rollout = await present_rollout(wiring, rollout_id)
     page = await wiring.store.calls(rollout.rollout_id, query.cursor, query.limit)
-    return AsciiJson({"calls": list(page.items), "cursor": page.cursor})
+    return await json_answer({"calls": list(page.items), "cursor": page.cursor})
 
 
 @router.get("/calls/{call_id}")
-async def show_call(call_id: str, wiring: Wired) -> AsciiJson:
+async def show_call(call_id: str, wiring: Wired) -> Response:
     """One call."""
     call = await wiring.store.call(CallId(call_id))
     if call is None:
         raise unknown_call(call_id)
-    return AsciiJson(call)
+    return await json_answer(call)
 
 
 async def known_rollout(wiring: Wiring, rollout_id: str) -> Rollout:

@@ -12,15 +12,15 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi import APIRouter, Depends, Response
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.concurrency import run_in_threadpool
 
 from proxy.canonical import digest
 from proxy.clock import ticks
 from proxy.control.auth import READ
-from proxy.control.edge import ControlRoute, Wired, query_of
+from proxy.control.edge import ControlRoute, Wired, json_answer, json_text, query_of
 from proxy.control.reads import present_rollout
 from proxy.errors import BadAsk
 from proxy.model import JsonObject, Rollout
@@ -102,10 +102,10 @@ class Listing:
 @router.get("/rollouts/{rollout_id}/trajectory")
 async def show_trajectory(
     rollout_id: str, wiring: Wired, query: Annotated[TrajectoryQuery, Depends(query_of(TrajectoryQuery))]
-) -> JSONResponse:
+) -> Response:
     """One rollout as it stands, open or closed."""
     rollout = await present_rollout(wiring, rollout_id)
-    return JSONResponse(await trajectory_of(wiring, rollout, include_all=query.include == "all"))
+    return await json_answer(await trajectory_of(wiring, rollout, include_all=query.include == "all"))
 
 
 @router.get("/trajectories")
@@ -119,14 +119,20 @@ async def list_trajectories(
 
 async def trajectory_of(wiring: Wiring, rollout: Rollout, *, include_all: bool = False) -> JsonObject:
     """A rollout's calls, assembled; beside the event loop, since long rollouts take their time."""
-    calls, rules = list[CallFacts](), rules_of(wiring)
-    async for page in _calls(wiring, rollout):
-        calls += await run_in_threadpool(read_calls, page.items, len(calls))
+    calls, rules = await facts_of(wiring, rollout), rules_of(wiring)
 
     def work() -> JsonObject:
         return trajectory_document(assemble_calls(rollout, calls, rules), include_all=include_all)
 
     return await run_in_threadpool(work)
+
+
+async def facts_of(wiring: Wiring, rollout: Rollout) -> list[CallFacts]:
+    """What assembly reads of a rollout's calls, page by page, so that no more than a page is held as documents."""
+    calls = list[CallFacts]()
+    async for page in _calls(wiring, rollout):
+        calls += await run_in_threadpool(read_calls, page.items, len(calls))
+    return calls
 
 
 def rules_of(wiring: Wiring) -> TrajectoryRules:
@@ -178,7 +184,7 @@ async def _lines(wiring: Wiring, query: TrajectoriesQuery, cursor: Cursor) -> As
 async def _line(wiring: Wiring, query: TrajectoriesQuery, rollout: Rollout, cursor: Cursor) -> bytes:
     """Only a group's last line moves the cursor: who goes on from one before it is told the whole group again."""
     found = {"cursor": cursor.text(query), "trajectory": await trajectory_of(wiring, rollout)}
-    return json.dumps(found, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return await json_text(found) + b"\n"
 
 
 def is_ready(members: Sequence[Rollout], *, require_outcome: bool) -> bool:

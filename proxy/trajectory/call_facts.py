@@ -60,7 +60,7 @@ class CallFacts:
         return len(other.tokens) <= self.prompt_length * ID_BYTES and self.tokens.startswith(other.tokens)
 
 
-PASSED_ON = ("state", "segments", "outcome", "finish_reason", "prefix")
+PASSED_ON = ("state", "segments", "outcome", "finish_reason", "prefix", "failure", "engine")
 
 
 def read_calls(documents: Iterable[JsonObject], first: int = 0) -> tuple[CallFacts, ...]:

@@ -65,6 +65,7 @@ def document(number: int, prompt: Sequence[int], said: Sequence[int]) -> JsonObj
         "finish_reason": "stop",
         "prefix": {"eligible": False, "requested": False, "supplied": False, "length": 0, "reason": "root"},
         "failure": None,
+        "engine": {"name": "e1", "kind": "vllm", "model": "policy", "fingerprint": "print"},
         "capture": {"complete": True, "gaps": []},
         "messages": [{"role": "system", "content": "You are an agent."}, make.user()],
         "request": {"tools": [{"type": "function"}]},

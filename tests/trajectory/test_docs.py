@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from proxy.trajectory.assemble import assemble as assembled
 from proxy.trajectory.documents import trajectory_document
-from proxy.trajectory.rules import TITLE_CALL, SideRule, TrajectoryRules
+from proxy.trajectory.glossary import REASONS, Place, find_reason
+from proxy.trajectory.rules import TrajectoryRules
 from tests import make
 from tests.trajectory.tape import Tape, failed
 from tests.trajectory.trees import rollouts, rules, tapes
 
-PAGE = (Path(__file__).parents[2] / "docs" / "trajectories.md").read_text("utf-8")
-PACKAGE = Path(__file__).parents[2] / "proxy" / "trajectory"
-RULES = (TITLE_CALL, SideRule("small"))
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "trajectories.md").read_text("utf-8")
+SOURCES = (ROOT / "proxy" / "trajectory", ROOT / "proxy" / "request")
 # Values of other people's making.
 OPAQUE = {"metadata", "outcome", "branches[].call_outcomes[].outcome"}
 
@@ -66,40 +67,54 @@ def reasons(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 @settings(max_examples=100, deadline=None)
 @given(rollouts, tapes(), rules, st.booleans())
-def test_every_reason_is_documented(rollout: Any, calls: Any, ruled: Any, include_all: Any) -> None:
-    """By its word or its pattern, and for the place where it stands; a trajectory gives those of its parts."""
+def test_every_reason_is_explained(rollout: Any, calls: Any, ruled: Any, include_all: Any) -> None:
+    """By its word or its pattern, for the place where it stands; a trajectory gives those of its parts."""
     document = trajectory_document(assembled(rollout, calls, ruled), include_all=include_all)
-    kinds = {"engine_cut", "proxy_died"}
-    parents = {"first_turn", "no_match", "ambiguous", "no_outcome_yet"}
-    known = {place: DOCUMENTED[place] | (kinds if place == "excluded" else set()) for place in DOCUMENTED}
-    known["link"] |= parents
-    known["branch"] |= {f"unresolved_{reason}" for reason in parents} | {f"side_rule_{one.name}" for one in RULES}
-    known["link"] |= {f"parent_{reason}" for reason in known["excluded"]}
-    known["excluded"] |= known["branch"]
-    known["trajectory"] |= known["branch"] | known["excluded"]
+    places: dict[str, tuple[Place, ...]] = {
+        "trajectory": ("trajectory", "branch", "excluded", "failure"),
+        "excluded": ("excluded", "failure"),
+        "branch": ("branch",),
+        "link": ("link", "parent"),
+    }
 
-    for place, reason in reasons(document):
-        assert reason in known[place], (place, reason)
+    for place, word in reasons(document):
+        is_early = place == "link" and word == "no_outcome_yet"
+        assert is_early or find_reason(word, *places[place]), (place, word)
 
 
-def test_every_documented_reason_exists() -> None:
-    """Each is a word of the source."""
-    source = "".join(path.read_text() for path in PACKAGE.glob("*.py"))
+def test_every_explained_reason_exists() -> None:
+    """Each is a word of the source, in assembly or in the steps whose reasons records hold."""
+    source = "".join(path.read_text() for folder in SOURCES for path in sorted(folder.glob("*.py")))
     patterns = {"side_rule_NAME", "unresolved_REASON", "parent_REASON", "rollout_expired"}
 
-    for reason in set().union(*DOCUMENTED.values()) - patterns:
-        assert f'"{reason}"' in source, reason
+    for reason in {one.word for one in REASONS if one.places != ("failure",)} - patterns:
+        assert f'"{reason}"' in source.replace("'", '"'), reason
     for pattern in patterns:
         assert f"{re.split('NAME|REASON|expired', pattern)[0]}{{" in source, pattern
 
 
-def documented_reasons() -> dict[str, set[str]]:
-    """Reasons of the page by where they may stand."""
-    found: dict[str, set[str]] = {"excluded": set(), "branch": set(), "trajectory": set(), "link": set()}
-    for places, word in re.findall(r"^\| ([a-z, ]+) \| `(\w+)` \|", PAGE.split("\n### Reasons\n")[1], re.MULTILINE):
-        for place in places.split(", "):
-            found[place].add(word)
-    return found
+def test_every_refusal_of_a_prefix_is_explained() -> None:
+    """Whatever the joint can say."""
+    said = set(re.findall(r'Refused\(\s*"(\w+)"', (ROOT / "proxy" / "request" / "joint.py").read_text()))
+
+    assert said
+    assert {word for word in said if not find_reason(word, "prefix")} == set()
 
 
-DOCUMENTED = documented_reasons()
+def test_the_page_tells_every_reason_as_the_glossary_does() -> None:
+    """Word for word, and failures on the page of records."""
+    section = PAGE.split("\n### Reasons\n")[1].split("\n## ")[0]
+    told = re.findall(r"^\| (.+) \| `(\w+)` \| (.+) \| (.+) \|$", section, re.MULTILINE)
+
+    assert told == [
+        (", ".join(one.places), one.word, one.meaning, one.remedy) for one in REASONS if one.places != ("failure",)
+    ]
+
+
+def test_the_page_of_records_tells_every_failure_as_the_glossary_does() -> None:
+    """A kind that is new needs an entry there: what it means, and what to do about it."""
+    page = (ROOT / "docs" / "records.md").read_text()
+    section = page.partition("### Failure kinds")[2].partition("\n## ")[0]
+    told = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, re.MULTILINE))
+
+    assert told == {one.word: one.meaning for one in REASONS if one.places == ("failure",)}

@@ -1,0 +1,37 @@
+"""What single token ids say, asked of an engine that has the tokenizer: for people to read, never for training."""
+
+import asyncio
+from collections.abc import Collection
+
+from proxy.engine.upstream import Upstream
+from proxy.errors import EngineFault
+from proxy.model import EngineRef, JsonObject
+
+# Questions at once: an engine's tokenizer does one after another anyway.
+AT_ONCE = 8
+
+
+async def texts_of(upstream: Upstream, engine: EngineRef, ids: Collection[int]) -> dict[int, str]:
+    """The text of each id by itself, special tokens included; those that the engine would not tell are left out."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(token: int) -> str | None:
+        async with room:
+            return await _text_of(upstream, engine, token)
+
+    found = await asyncio.gather(*map(ask, ids))
+    return {token: text for token, text in zip(ids, found, strict=True) if text is not None}
+
+
+async def _text_of(upstream: Upstream, engine: EngineRef, token: int) -> str | None:
+    """SGLang answers `text` and leaves special tokens out unless told; vLLM answers `prompt`."""
+    body: JsonObject = {"model": engine.facts.model, "tokens": [token]}
+    if engine.facts.kind == "sglang":
+        body["skip_special_tokens"] = False
+    try:
+        answer = await upstream.question(engine.url, "/detokenize", body, api_key=engine.api_key)
+    except EngineFault:
+        return None
+    told = answer.body if answer.status == 200 and isinstance(answer.body, dict) else {}
+    text = told.get("text", told.get("prompt"))
+    return text if isinstance(text, str) else None
