@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Collection
 
+from proxy.engine.pool import DIALECTS
 from proxy.engine.upstream import Upstream
 from proxy.errors import EngineFault
-from proxy.model import EngineRef, JsonObject
+from proxy.model import EngineRef
 
 # Questions at once: an engine's tokenizer does one after another anyway.
 AT_ONCE = 8
@@ -24,12 +25,9 @@ async def texts_of(upstream: Upstream, engine: EngineRef, ids: Collection[int]) 
 
 
 async def _text_of(upstream: Upstream, engine: EngineRef, token: int) -> str | None:
-    """SGLang answers `text` and leaves special tokens out unless told; vLLM answers `prompt`."""
-    body: JsonObject = {"model": engine.facts.model, "tokens": [token]}
-    if engine.facts.kind == "sglang":
-        body["skip_special_tokens"] = False
+    request = DIALECTS[engine.facts.kind].decode(engine, (token,))
     try:
-        answer = await upstream.question(engine.url, "/detokenize", body, api_key=engine.api_key)
+        answer = await upstream.question(engine.url, request.path, request.body, api_key=engine.api_key)
     except EngineFault:
         return None
     told = answer.body if answer.status == 200 and isinstance(answer.body, dict) else {}

@@ -180,42 +180,79 @@ REASONS: tuple[Reason, ...] = (
     ),
     *_reasons(
         "prefix",
-        off_in_profile=("the profile supplies none", "set `prefix_supply = true` in the profile"),
-        supply_not_built=("this version supplies none", "none yet"),
-        unproven=(
-            "it was sent, and the ids that came back do not begin with it",
-            "see that the engine reads the prompt ids of chat requests: an option, or a gateway that strips them",
+        off_in_profile=("the profile's `prefix_supply` is off", "set `prefix_supply = true` in the profile"),
+        parent_without_ids=("the parent's own ids are not whole", "see what is told of the parent"),
+        engine_ignores_ids=(
+            "the engine takes no exact prompts: too old, or behind a router that drops the field",
+            "see docs/prefixes.md for the versions that do, and ask the engine without the router",
         ),
-        sentinel_in_request=("the conversation holds every word that could stand in for the parent's turn", "none"),
-        nothing_new=("no message follows the parent's turn", FINE),
+        another_tokenizer=(
+            "the parent was drawn by an engine of another fingerprint, or this one does not tell",
+            "serve one model, tokenizer and template on all engines of a pool",
+        ),
+        vocabulary_unknown=(
+            "SGLang does not tell its vocabulary, and an id outside of it would kill it",
+            "see `GET /engines`, and the engine's version",
+        ),
+        id_out_of_vocabulary=(
+            "an id is not one of the engine's",
+            "serve one model, tokenizer and template on all engines of a pool",
+        ),
+        continues_final_message=("the request asks for its last message to be continued", FINE),
+        media=("the conversation holds images or audio: ids alone do not hold them", FINE),
+        nothing_new=("the request ends with the reply that it echoes", FINE),
         assistant_after_parent=(
-            "assistant messages that no call said follow the parent's turn",
+            "an assistant message that no call said stands behind the parent's turn",
             "let the harness echo turns as they came",
         ),
-        nothing_sampled=("the parent's turn has no tokens", FINE),
-        media=("the conversation holds more than text", "none yet: such conversations are rendered by the engine"),
-        cut_in_call=("the parent's turn was cut inside a tool call", "raise `max_tokens_cap`, or the harness's limit"),
+        nothing_sampled=("the parent sampled no token", FINE),
         cut_in_reasoning=(
-            "the parent's turn was cut inside its reasoning",
-            "raise `max_tokens_cap`, or the harness's limit",
+            "the parent's turn broke off in its reasoning",
+            "raise what cut it: the harness's `max_tokens`, or `max_tokens_cap` of the profile",
+        ),
+        cut_in_call=(
+            "the parent's turn broke off in a tool call",
+            "raise what cut it: the harness's `max_tokens`, or `max_tokens_cap` of the profile",
         ),
         cut_not_in_answer=(
-            "the parent's turn was cut where its echo does not show it",
-            "raise `max_tokens_cap`, or the harness's limit",
+            "the parent's turn broke off where its echo does not show it",
+            "raise what cut it: the harness's `max_tokens`, or `max_tokens_cap` of the profile",
         ),
-        template_refuses=(
-            "the chat template refuses to print the conversation",
-            "see the detail: the template's own words",
-        ),
-        turn_not_rendered=("the chat template does not print the parent's turn", "see what the harness echoes of it"),
         another_end=(
-            "the chat template ends a turn otherwise than the engine sampled it",
+            "the parent's turn ended with a token that the template does not end such a turn with",
             "check the chat template against the model's end tokens",
         ),
-        tail_depends_on_history=("what the template prints behind a turn depends on what stands before it", "none"),
-        new_message_not_rendered=("the chat template does not print a new message whole", "check the chat template"),
-        new_message_altered=("the chat template changes the text of a new message", "check the chat template"),
-        text_not_split=("the new text cannot be told from what stands before it", "none"),
+        turn_not_rendered=("the template does not print the parent's turn at all", "check the chat template"),
+        tail_depends_on_history=(
+            "the tail changes with what stands before the turn, in a way that cannot be settled",
+            "check the chat template",
+        ),
+        new_message_not_rendered=(
+            "the template leaves a new message out, or prints it elsewhere",
+            "check the chat template",
+        ),
+        new_message_altered=(
+            "the template prints a new message otherwise than as it is, trimmed or as JSON",
+            "check the chat template",
+        ),
+        text_not_split=("the tokenizer's text of the tail cannot be told from what stands before it", FINE),
+        template_refuses=(
+            "the template raises on this conversation",
+            "see the detail, which has its words, and what the harness sends",
+        ),
+        sentinel_in_request=("all words that could stand in occur in the request", FINE),
+        render_failed=(
+            "the engine did not answer `/tokenize` or `/detokenize`",
+            "see the detail, and the engine's load",
+        ),
+        other_ids_came_back=(
+            "the ids were sent, and those that came back are others",
+            "see that the engine reads the prompt ids of chat requests, and that nothing in between drops them",
+        ),
+        no_ids_came_back=(
+            "the ids were sent, and none came back to prove that they were taken",
+            "see `capture.gaps` of the call; something between strips them, or the engine cannot return them",
+        ),
     ),
     *_reasons(
         "failure",

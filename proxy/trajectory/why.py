@@ -151,8 +151,7 @@ def _prefix(call: CallFacts) -> Iterator[Finding]:
     """A parent was there, and its ids were not supplied, or not proven to be."""
     prefix: JsonObject = call.document["prefix"] or {}
     if call.parent_outcome == "resolved" and not prefix.get("supplied"):
-        word = "unproven" if prefix.get("requested") else str(prefix.get("reason"))
-        yield Finding("prefix", explain(word, "prefix"), str(prefix.get("detail") or ""))
+        yield Finding("prefix", explain(str(prefix.get("reason")), "prefix"), str(prefix.get("detail") or ""))
 
 
 def _asks_for_ids(findings: Sequence[Finding]) -> bool:

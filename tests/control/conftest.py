@@ -13,6 +13,7 @@ from proxy.engine.upstream import Upstream
 from proxy.keys import Keys
 from proxy.profiles import Profiles
 from proxy.record.sqlite import SqliteStore
+from proxy.request.templates import Templates
 from proxy.running import Turns
 from proxy.wiring import Wiring
 from tests import make
@@ -75,6 +76,7 @@ async def control(tmp_path: Path, changes: dict[str, Any]) -> AsyncIterator[Cont
         store=store,
         profiles=Profiles(settings.profiles),
         upstream=upstream,
+        templates=Templates(),
         pool=Pool(settings.engines, upstream, require_replayable=settings.require_replayable),
         turns=Turns(at_once=8, at_once_per_rollout=8),
         run_seed=7,

@@ -18,7 +18,7 @@ from tests.trajectory.trees import rollouts, rules, tapes
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "trajectories.md").read_text("utf-8")
-SOURCES = (ROOT / "proxy" / "trajectory", ROOT / "proxy" / "request")
+SOURCES = (ROOT / "proxy" / "trajectory", ROOT / "proxy" / "request", ROOT / "proxy")
 # Values of other people's making.
 OPAQUE = {"metadata", "outcome", "branches[].call_outcomes[].outcome"}
 
@@ -94,10 +94,12 @@ def test_every_explained_reason_exists() -> None:
 
 
 def test_every_refusal_of_a_prefix_is_explained() -> None:
-    """Whatever the joint can say."""
-    said = set(re.findall(r'Refused\(\s*"(\w+)"', (ROOT / "proxy" / "request" / "joint.py").read_text()))
+    """Whatever the joint and the supply can say."""
+    sources = "\n".join((ROOT / "proxy" / name).read_text() for name in ("supply.py", "request/joint.py"))
+    found = re.findall(r'(?:Refused|unsupplied)\(\s*"(\w+)"|(?:return|reason=) "(\w+_\w+)"', sources)
+    said = {one or other for one, other in found} - {"tool_calls"}
 
-    assert said
+    assert len(said) > 20
     assert {word for word in said if not find_reason(word, "prefix")} == set()
 
 
@@ -107,8 +109,18 @@ def test_the_page_tells_every_reason_as_the_glossary_does() -> None:
     told = re.findall(r"^\| (.+) \| `(\w+)` \| (.+) \| (.+) \|$", section, re.MULTILINE)
 
     assert told == [
-        (", ".join(one.places), one.word, one.meaning, one.remedy) for one in REASONS if one.places != ("failure",)
+        (", ".join(one.places), one.word, one.meaning, one.remedy)
+        for one in REASONS
+        if one.places not in {("failure",), ("prefix",)}
     ]
+
+
+def test_the_page_of_prefixes_tells_every_reason_as_the_glossary_does() -> None:
+    """Word for word."""
+    section = (ROOT / "docs" / "prefixes.md").read_text().partition("\n## Reasons\n")[2]
+    told = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", section, re.MULTILINE)
+
+    assert told == [(one.word, one.meaning, one.remedy) for one in REASONS if one.places == ("prefix",)]
 
 
 def test_the_page_of_records_tells_every_failure_as_the_glossary_does() -> None:

@@ -79,7 +79,7 @@ def test_a_refused_prefix_says_why_and_whether_it_mattered() -> None:
 
     assert words([report]) == [("c1", [("prefix", "template_refuses")])]
     assert report.findings[0].sentence == (
-        "it was not given its exact prefix, since the chat template refuses to print the conversation "
+        "it was not given its exact prefix, since the template raises on this conversation "
         "(System message must be first.)"
     )
     assert report.difference is not None
@@ -87,12 +87,12 @@ def test_a_refused_prefix_says_why_and_whether_it_mattered() -> None:
 
 
 def test_a_prefix_that_was_sent_and_is_not_proven_says_so() -> None:
-    """Whatever stood as its reason."""
+    """The ids that came back are others."""
     tape = Tape()
     start = tape.root([1], [10])
-    tape.broken(start, [1, 9, 2], [11], prefix={**SUPPLIED, "supplied": False})
+    tape.broken(start, [1, 9, 2], [11], prefix={**SUPPLIED, "supplied": False, "reason": "other_ids_came_back"})
 
-    assert words(reports(tape)) == [("c1", [("fork", "not_extending"), ("prefix", "unproven")])]
+    assert words(reports(tape)) == [("c1", [("fork", "not_extending"), ("prefix", "other_ids_came_back")])]
 
 
 def test_two_children_of_one_call_are_a_fork_that_is_as_it_should_be() -> None:
