@@ -392,6 +392,10 @@ class Segment:
     seed: int
     weight_version: str | None
     engine: str
+    kv_version: str | None = None
+    """The weights that computed the cache of what stands before, where a pause kept it across an update."""
+    notes: tuple[str, ...] = ()
+    """What is not certain of the versions, as docs/weights.md lists it; empty where all is."""
 
 
 @dataclass(frozen=True, slots=True)

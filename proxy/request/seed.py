@@ -30,9 +30,9 @@ def mint_seed(
     return first_31_bits([SEED_MARK, run_seed, group, sample, attempt, context, occurrence, choice, *mixed_in])
 
 
-def seed_from_client(client_seed: int, choice: int) -> int:
-    """31 bits from the client's seed alone."""
-    return first_31_bits([CLIENT_SEED_MARK, client_seed, choice])
+def seed_from_client(client_seed: int, choice: int, *segment: int) -> int:
+    """31 bits from the client's seed alone; `segment` as in `SeedRule.mint`."""
+    return first_31_bits([CLIENT_SEED_MARK, client_seed, choice, *segment])
 
 
 class SeedRule:
@@ -61,10 +61,14 @@ class SeedRule:
         """A client that gives every sample of a group one seed would collapse the group."""
         return self.source == "client"
 
-    def mint(self, occurrence: int) -> int:
-        """The seed of this call at the given occurrence."""
+    def mint(self, occurrence: int, *segment: int) -> int:
+        """The seed of this call at the given occurrence.
+
+        A segment that goes on after an interruption, on an engine that would begin the same noise anew, has its index
+        (from 1) at the end of the tuple.
+        """
         if self.source == "client" and self.client_seed is not None:
-            return seed_from_client(self.client_seed, self._choice)
+            return seed_from_client(self.client_seed, self._choice, *segment)
         mixed_in = (self.client_seed,) if self.source == "mixed" and self.client_seed is not None else ()
         who = self._rollout
         return mint_seed(
@@ -76,6 +80,7 @@ class SeedRule:
             occurrence,
             self._choice,
             *mixed_in,
+            *segment,
         )
 
 
