@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from proxy import clock
+from proxy.asking import Asking
 from proxy.engine.dialect import Dialect
-from proxy.engine.fold import ReplyFold
 from proxy.errors import EngineFault
 from proxy.model import Completion, Failure, Outcome, Plan, Segment
 from proxy.running import Running
@@ -24,6 +23,7 @@ class Exchanged:
 
     outcome: Outcome
     first_event_s: float | None
+    segments: tuple[Segment, ...] = ()
     is_disturbed: bool = False
     """Whether it shared a batch with a call of another sampling class."""
 
@@ -42,44 +42,23 @@ async def exchange_all(running: Running, dialect: Dialect, wiring: Wiring) -> tu
 
 
 async def exchange(running: Running, plan: Plan, dialect: Dialect, wiring: Wiring) -> Exchanged:
-    """Ask the engine once and let the reply grow; nothing that goes wrong is raised."""
-    fold = ReplyFold(plan, dialect.read_tokens, wiring.settings.reasoning_field)
-    started, first_event_s, choice = clock.ticks(), None, plan.seed.choice
-    is_disturbed = False
+    """Ask the engine until the reply really ends, and let it grow; nothing that goes wrong is raised."""
+    asking = Asking(running, plan, dialect, wiring)
     try:
-        async with wiring.upstream.ask(plan.engine, dialect.encode(plan), plan.call_id) as events:
-            async for event in events:
-                first_event_s = first_event_s or clock.ticks() - started
-                fold.feed(event)
-                (running.hold if fold.ended else running.publish)(choice, event)
-            is_disturbed = events.is_disturbed
-        outcome = judge(fold.finish(), may_mask=wiring.settings.missing_ids == "mask")
+        outcome = await asking.outcome()
     except EngineFault as fault:
         if fault.code == "engine_unreachable":
             wiring.pool.suspect(plan.engine.name, fault.detail or fault.message)
         elif fault.code == "engine_cut":
             wiring.pool.look_soon()
-        outcome = failure_of(fault, fold.partial())
+        outcome = failure_of(fault, asking.partial())
     except asyncio.CancelledError:
         # Only exchange_all cancels this task, and it wants to know how far the reply came.
-        outcome = cut_short(running, fold.partial())
+        outcome = cut_short(running, asking.partial())
     except Exception:
         log.exception("an exchange broke", call_id=plan.call_id)
         outcome = Failure("internal_error", 500, "the proxy failed in this call; its log says how", may_retry=False)
-    return Exchanged(outcome, first_event_s, is_disturbed)
-
-
-def judge(completion: Completion, *, may_mask: bool) -> Outcome:
-    """A reply that ended is a completion only if it ended by itself and its tokens are whole."""
-    if completion.finish_reason == "abort":
-        message = "the engine aborted the reply before it was complete"
-        return Failure("engine_aborted", 503, message, retry_after_s=1, partial=completion)
-    if completion.finish_reason == "error":
-        return Failure("engine_error", 502, "the engine ended the reply with an error", partial=completion)
-    if completion.captured or may_mask:
-        return completion
-    message = f"the engine's reply cannot be recorded token for token: {', '.join(completion.capture_gaps)}"
-    return Failure("missing_ids", 502, message, may_retry=False, partial=completion)
+    return Exchanged(outcome, asking.first_event_s, asking.segments(), is_disturbed=asking.is_disturbed)
 
 
 def failure_of(fault: EngineFault, partial: Completion) -> Failure:
@@ -109,18 +88,6 @@ def cut_short(running: Running, partial: Completion) -> Failure:
         message = "every client had left before the reply ended"
         return Failure("client_gone", 503, message, retry_after_s=1, partial=partial)
     return Failure("call_timeout", 504, "the call took longer than timeouts.call_s", partial=partial)
-
-
-def segments_of(plan: Plan, outcome: Outcome) -> tuple[Segment, ...]:
-    """Generated tokens by seed, engine and weight version: one segment, or one per version the engine reports."""
-    completion = outcome.partial if isinstance(outcome, Failure) else outcome
-    if completion is None or not completion.tokens.completion_ids:
-        return ()
-    spans = completion.weight_versions or ({"start": 0, "end": len(completion.tokens.completion_ids), "version": None},)
-    return tuple(
-        Segment(int(span["start"]), int(span["end"]), plan.seed.value, span.get("version"), plan.engine.name)
-        for span in spans
-    )
 
 
 def first_failure(outcomes: Sequence[Outcome]) -> Failure | None:

@@ -79,6 +79,10 @@ class Running:
         """Keep an event that shows the end until the record is durable."""
         self._held.append(ChoiceEvent(choice, event))
 
+    def shown(self, choice: int) -> tuple[JsonObject, ...]:
+        """The events of a choice that readers have been let have."""
+        return tuple(said.event for said in self._events if said.choice == choice)
+
     def end(self, completions: tuple[Completion, ...]) -> None:
         """The record is durable: release what was held."""
         self._events.extend(self._held)

@@ -237,6 +237,9 @@ class Settings(BaseSettings):
     media_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Hosts whose image and audio URLs may reach the engine, comma separated; data: URLs always may."
     )
+    resume_attempts: int = Field(
+        8, ge=0, le=1000, description="How often one reply that an engine aborts is asked on before its call fails."
+    )
     heartbeat_unstreamed: bool = Field(
         False,
         description="Signs of life on unstreamed replies too: blanks before the body, and status 200 whatever comes.",

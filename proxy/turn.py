@@ -18,7 +18,7 @@ from proxy.engine.dialect import Dialect
 from proxy.engine.fit import judge_replay
 from proxy.engine.pool import DIALECTS
 from proxy.errors import EngineFault, EngineUnready, ProxyError, RolloutClosed, StoreDown
-from proxy.exchange import Exchanged, exchange_all, first_failure, segments_of
+from proxy.exchange import Exchanged, exchange_all, first_failure
 from proxy.length import decide_room
 from proxy.model import Ask, Call, Claimed, Completion, Delivery, Failure, Outcome, Parent, Plan, Replayable, Timing
 from proxy.recorded import recorded_reply
@@ -178,7 +178,7 @@ def call_of(plan: Plan, exchanged: Exchanged, started: float) -> Call:
     timing = Timing(plan.started_at, exchanged.first_event_s, clock.ticks() - started)
     plan = replace(plan, prefix=prove(plan.prefix, outcome))
     replayable = judge_replay(plan, outcome, is_disturbed=exchanged.is_disturbed)
-    return Call(plan, outcome, segments_of(plan, outcome), timing, replayable)
+    return Call(plan, outcome, exchanged.segments, timing, replayable)
 
 
 async def commit(calls: Sequence[Call], wiring: Wiring) -> None:
