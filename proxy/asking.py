@@ -21,6 +21,7 @@ from proxy.running import Running
 from proxy.wiring import Wiring
 
 ABORTED = "abort"
+BY_LENGTH = "length"
 
 
 class Asking:
@@ -113,23 +114,31 @@ class Asking:
             return self._not_resumed(obstacle)
         if self._plan.sampling.max_tokens == len(drawn_so_far(self._parts).completion_ids):
             self._parts.pop()
-            return await self._settle(_ended_by(part, "length"))
+            return await self._settle(self._ended_by_length(part))
         if await self._is_end_uncertain(ids[-1]):
             if not is_position_keyed(self._plan):
                 return self._not_resumed("end_uncertain")
             self._drop_last()
         return None
 
+    def _ended_by_length(self, part: Part) -> Part:
+        """A part whose budget was used up when the abort came; nothing is left to ask for."""
+        for event in self._held:
+            for choice in event.get("choices") or ():
+                choice["finish_reason"] = choice.get("finish_reason") and BY_LENGTH
+        return Part(part.plan, replace(part.completion, finish_reason=BY_LENGTH))
+
     async def _unreadable(self) -> str | None:
         """Why the message could not be read off all ids at the end; tried on what the engine itself has just read."""
         if len(self._parts) > 1:
             return None
         first = self._parts[0].completion
-        whole = await self._read(self._parts, "length")
+        whole = await self._read(self._parts, BY_LENGTH)
         if whole is None:
             return "message_unreadable"
         try:
-            continued(first.engine_message, whole)
+            # A call that the cut fell into is shown by streams alone.
+            continued(first.engine_message | {"tool_calls": None}, whole | {"tool_calls": None})
         except SeamShows:
             return "parsers_disagree"
         return None
@@ -233,10 +242,6 @@ def _says_nothing(event: JsonObject) -> bool:
 def _said_of(completion: Completion) -> bool:
     message = completion.engine_message
     return bool(message["content"] or len(message) > 2)
-
-
-def _ended_by(part: Part, finish_reason: str) -> Part:
-    return Part(part.plan, replace(part.completion, finish_reason=finish_reason))
 
 
 def _finish_of(completion: Completion, whole: JsonObject) -> str | None:

@@ -28,8 +28,12 @@ async def read_whole(
 
     Raises EngineFault only where no answer came.
     """
+    ids = tokens.completion_ids
+    printed = ids[:-1] if finish_reason in ENDED_BY_TOKEN else ids
+    if not printed:
+        return _message("", None, [])
     reader = _SglangReader(upstream, plan) if dialect.kind == "sglang" else _VllmReader(upstream, dialect, plan)
-    return await reader.read(tokens, finish_reason)
+    return await reader.read(tokens.prompt_ids, printed)
 
 
 async def may_be_end(upstream: Upstream, plan: Plan, token: int) -> bool:
@@ -46,9 +50,8 @@ class _SglangReader:
         self._plan = plan
         self._parsers = plan.engine.facts.details
 
-    async def read(self, tokens: Tokens, finish_reason: str) -> JsonObject | None:
-        ids = tokens.completion_ids
-        text = await self._text(ids[:-1] if finish_reason in ENDED_BY_TOKEN else ids)
+    async def read(self, prompt: Sequence[int], ids: Sequence[int]) -> JsonObject | None:  # noqa: ARG002  as below
+        text = await self._text(ids)
         if text is None:
             return None
         thought = await self._thought(text)
@@ -106,12 +109,12 @@ class _VllmReader:
         self._dialect = dialect
         self._plan = plan
 
-    async def read(self, tokens: Tokens, finish_reason: str) -> JsonObject | None:
-        choice = {"index": 0, "finish_reason": finish_reason, "token_ids": list(tokens.completion_ids)}
+    async def read(self, prompt: Sequence[int], ids: Sequence[int]) -> JsonObject | None:
+        choice = {"index": 0, "finish_reason": "stop", "token_ids": list(ids)}
         body = {
             "generate_response": {"request_id": self._plan.call_id, "choices": [choice]},
-            "prompt_tokens": len(tokens.prompt_ids),
-            "prompt_token_ids": list(tokens.prompt_ids),
+            "prompt_tokens": len(prompt),
+            "prompt_token_ids": list(prompt),
             "chat_request": {**self._dialect.encode(self._plan).body, "stream": False, "stream_options": None},
         }
         answer = await _ask(self._upstream, self._plan, "/v1/chat/completions/derender", body)

@@ -43,6 +43,8 @@ class Setup:
     """Reasoning and tool-call parsers are on."""
     dev_mode: bool = False
     """vLLM's development endpoints are there."""
+    scale_out: bool = True
+    """vLLM's endpoints that render and derender are there."""
     weight_version: str = "default"
     """The trainer's label for the weights; it alone changes while the engine runs."""
     scenario: Scenario | None = None

@@ -63,8 +63,11 @@ class Completion:
         return replace(self, ids=self.ids[:tokens], logprobs=self.logprobs[:tokens], finish=finish, matched=None)
 
     def printed(self) -> tuple[int, ...]:
-        """The ids that become text: without the end token that was matched."""
-        ends = bool(self.ids) and self.finish == "stop" and self.matched == self.ids[-1]
+        """The ids that become text: without the end token, which an abort may have kept from being matched."""
+        ends = bool(self.ids) and (
+            (self.finish == "stop" and self.matched == self.ids[-1])
+            or (self.finish == "abort" and self.ids[-1] == TURN_END)
+        )
         return self.ids[:-1] if ends else self.ids
 
 

@@ -32,6 +32,7 @@ class SimEngine:
         model: str = "tiny",
         parsers: bool = True,
         dev_mode: bool = False,
+        scale_out: bool = True,
         host: str = "127.0.0.1",
         port: int = 0,
         scenario: Scenario | None = None,
@@ -46,6 +47,7 @@ class SimEngine:
             tokens_per_event=tokens_per_event,
             parsers=parsers,
             dev_mode=dev_mode,
+            scale_out=scale_out,
             scenario=scenario,
         )
         self._engine = Engine(kind, setup, recurring, keep_requests)

@@ -14,8 +14,7 @@ def voice_for(ask: Ask, say: Say | None, setup: Setup) -> Voice:
     prompt, start = ask.prompt, turn_start(ask.prompt)
     context = fold(prompt[:start], fold(setup.model.encode()))
     if say is not None:
-        ids = say.ids(thinking=ask.parsing.thinking and is_thinking(prompt))
-        return Dictation(context, ids, say.finish or "stop")
+        return Dictation(context, _unsaid(say, ask, start), say.finish or "stop")
     thinks = ask.parsing.thinking and prompt[start - len(EMPTY_THOUGHT) : start] != EMPTY_THOUGHT
     voice: Voice = Chatter(context, thinks=thinks)
     if scenario := _scenario(ask.body, setup):
@@ -24,6 +23,15 @@ def voice_for(ask: Ask, say: Say | None, setup: Setup) -> Voice:
     for token_id in prompt[start:]:
         voice.feed(token_id)
     return voice
+
+
+def _unsaid(say: Say, ask: Ask, start: int) -> tuple[int, ...]:
+    """The scripted reply, or the rest of it where the prompt already holds its beginning."""
+    begun = ask.prompt[start:]
+    whole = say.ids(thinking=ask.parsing.thinking and is_thinking(ask.prompt[:start]))
+    if begun and whole[: len(begun)] == begun:
+        return whole[len(begun) :]
+    return say.ids(thinking=ask.parsing.thinking and is_thinking(ask.prompt))
 
 
 def _scenario(body: dict[str, Any], setup: Setup) -> Scenario | None:

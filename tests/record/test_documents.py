@@ -115,7 +115,9 @@ async def test_a_document_says_what_the_plan_decided(full: list[dict[str, Any]])
         "choice": 0,
         "client_seed": None,
     }
-    assert completed["segments"] == [{"start": 0, "end": 3, "seed": 1000, "weight_version": None, "engine": "e1"}]
+    assert completed["segments"] == [
+        {"start": 0, "end": 3, "seed": 1000, "weight_version": None, "engine": "e1", "kv_version": None, "notes": []}
+    ]
     assert completed["profile"]["name"] == "train"
     assert completed["engine"]["kind"] == "vllm"
     assert completed["replayable"] == {"value": "no", "reasons": ["engine_not_deterministic"]}

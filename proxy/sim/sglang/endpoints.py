@@ -9,6 +9,7 @@ from starlette.routing import Route
 from proxy import clock
 from proxy.sim.ask import EngineView
 from proxy.sim.sglang.controls import Controls
+from proxy.sim.sglang.parsing import parsing_routes
 from proxy.sim.sglang.request import rendered_ids
 from proxy.sim.template import Json, Unrenderable
 from proxy.sim.tokens import decode, encode
@@ -35,6 +36,7 @@ class Endpoints:
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/v1/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
+            *parsing_routes(),
             *Controls(self.engine).routes(),
         ]
 

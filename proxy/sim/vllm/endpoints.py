@@ -12,6 +12,7 @@ from proxy.sim.template import Habits
 from proxy.sim.tokens import decode, encode
 from proxy.sim.vllm.controls import Controls
 from proxy.sim.vllm.request import rendered_ids
+from proxy.sim.vllm.scale_out import ScaleOut
 
 VERSION = "0.32.0"
 TOKENIZE_HABITS = Habits(reasoning_fields=("reasoning",), part_joint="\n", refuses_bad_arguments=False)
@@ -33,6 +34,7 @@ class Endpoints:
             Route("/metrics", self.metrics),
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
+            *ScaleOut(self.engine).routes(),
             *(Controls(self.engine).routes() if self.engine.setup.dev_mode else ()),
         ]
 

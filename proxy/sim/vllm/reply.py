@@ -62,7 +62,7 @@ def _choice(ask: Ask, index: int, completion: Completion, message: Message) -> J
     places, texts = range(len(completion.ids)), pieces(completion.ids, keep_tail=False)
     return {
         "index": index,
-        "message": _message(ask, message),
+        "message": message_of(ask.body, message),
         "logprobs": None if hidden else _logprobs(ask, completion, places, texts),
         "finish_reason": _finish(ask, completion, called=bool(message.calls)),
         "stop_reason": _stop_reason(ask, completion),
@@ -71,14 +71,14 @@ def _choice(ask: Ask, index: int, completion: Completion, message: Message) -> J
     }
 
 
-def _message(ask: Ask, message: Message) -> Json:
-    """An unfinished call stays in the content."""
+def message_of(body: Json, message: Message) -> Json:
+    """The message of a reply to this request; an unfinished call stays in the content."""
     content = message.content + message.half_call
     calls = [
         {"id": _call_id(), "type": "function", "function": {"name": name, "arguments": arguments}}
         for name, arguments in message.calls
     ]
-    shows = ask.body.get("include_reasoning") is not False
+    shows = body.get("include_reasoning") is not False
     return {
         "role": "assistant",
         "content": content or None,
