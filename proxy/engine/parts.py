@@ -39,6 +39,7 @@ def join(parts: Sequence[Part]) -> Completion:
         first,
         tokens=drawn_so_far(parts),
         finish_reason=last.finish_reason,
+        matched_stop=last.matched_stop,
         usage=_usage(drawn_so_far(parts)),
         weight_versions=tuple(_spans(parts)),
         logprob_entries=tuple(entry for part in parts for entry in part.completion.logprob_entries),
