@@ -96,6 +96,7 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("profiles.train.prefix-supply", "perhaps", ("profiles.train.prefix_supply:",)),
     ("profiles.train.model", '""', ("profiles.train.model:",)),
     ("profiles.train.colour", "red", ("profiles.train.colour: no such setting",)),
+    ("resume-attempts", "-1", ("resume_attempts:", "greater than or equal to 0")),
     ("replays-at-once", "0", ("replays_at_once:", "greater than or equal to 1")),
     ("replay-tolerance", "-1", ("replay_tolerance:", "greater than or equal to 0")),
     ("typo", "1", ("--typo: no such setting",)),
