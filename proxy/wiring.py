@@ -63,14 +63,15 @@ async def wire(settings: Settings) -> Wiring:
     for name in profiles.restore(await store.stored_profiles()):
         log.warning("the settings of a profile are newer than its run-time change and win", profile=name)
     limits, timeouts = settings.limits, settings.timeouts
+    gates = Gates(class_wait_s=timeouts.class_wait_s, class_patience_s=timeouts.class_patience_s)
     upstream = Upstream(
         connect_s=timeouts.connect_s,
         silence_s=timeouts.silence_s,
         probe_s=timeouts.probe_s,
         reply_bytes=limits.reply_bytes,
-        gates=Gates(class_wait_s=timeouts.class_wait_s, class_patience_s=timeouts.class_patience_s),
+        gates=gates,
     )
-    pool = Pool(settings.engines, upstream, require_replayable=settings.require_replayable)
+    pool = Pool(settings.engines, upstream, require_replayable=settings.require_replayable, gates=gates)
     return Wiring(
         settings=settings,
         keys=keys,

@@ -1,17 +1,17 @@
-"""What trainers speak: rollouts, groups, outcomes, profiles, reads, and replays of what was recorded.
+"""What trainers speak: rollouts, groups, outcomes, profiles, engines, reads, and replays of what was recorded.
 
 The routes read `app.state.wiring`, so that one router serves on the main port, a port of its own, or a socket.
 """
 
 from fastapi import APIRouter
 
-from proxy.control import groups, ops, profiles, reads, replays, rollouts, trajectories, why
+from proxy.control import engines, groups, ops, profiles, reads, replays, rollouts, trajectories, why
 
 
 def control_routes() -> APIRouter:
     """All routes of the control plane."""
     router = APIRouter()
-    for part in (rollouts, groups, profiles, reads, trajectories, why, replays, ops):
+    for part in (rollouts, groups, profiles, reads, trajectories, why, replays, engines, ops):
         router.include_router(part.router)
     router.include_router(probe_routes())
     return router

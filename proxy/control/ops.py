@@ -1,13 +1,12 @@
-"""How the proxy itself is doing: liveness, readiness, metrics, engines."""
+"""How the proxy itself is doing: liveness, readiness, metrics."""
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
 from proxy import metrics
-from proxy.control.auth import ADMIN, READ
+from proxy.control.auth import READ
 from proxy.control.edge import ControlRoute, Wired
 from proxy.control.profiles import fit_warnings
-from proxy.engine.pool import Engine
 from proxy.errors import BadAsk, StoreDown
 from proxy.model import JsonObject
 from proxy.wiring import Wiring
@@ -42,12 +41,6 @@ async def show_metrics() -> Response:
     return Response(text, headers={"content-type": media_type})
 
 
-@router.get("/engines", dependencies=[ADMIN])
-async def list_engines(wiring: Wired) -> JsonObject:
-    """Every engine: what it said of itself, what is wrong with it, and which profiles it cannot honour."""
-    return {"engines": [engine_document(wiring, engine) for engine in wiring.pool.engines]}
-
-
 async def store_fault(wiring: Wiring) -> str | None:
     """Why the store would not take a record now; its own words may name paths, so they are not shown."""
     try:
@@ -60,9 +53,9 @@ async def store_fault(wiring: Wiring) -> str | None:
 def engines_fault(wiring: Wiring) -> str | None:
     """Why no engine can be asked."""
     engines = wiring.pool.engines
-    if any(engine.ref and engine.problem is None for engine in engines):
+    if any(engine.is_open for engine in engines):
         return None
-    return f"none of {len(engines)} engines is known to be well"
+    return f"none of {len(engines)} engines is known to be well and open"
 
 
 def profiles_fault(wiring: Wiring) -> str | None:
@@ -77,34 +70,3 @@ def is_refused(wiring: Wiring, name: str) -> bool:
     except BadAsk:
         return True
     return False
-
-
-def engine_document(wiring: Wiring, engine: Engine) -> JsonObject:
-    """One engine as JSON."""
-    facts = engine.ref.facts if engine.ref else None
-    findings = [
-        {
-            "profile": finding.profile,
-            "setting": finding.setting,
-            "severity": finding.severity,
-            "message": finding.message,
-            "remedy": finding.remedy,
-        }
-        for name in wiring.profiles.names()
-        for finding in wiring.pool.findings(wiring.profiles.get(name))
-        if finding.engine == engine.name
-    ]
-    return {
-        "name": engine.name,
-        "url": engine.url,
-        "problem": engine.problem,
-        "kind": facts and facts.kind,
-        "version": facts and facts.version,
-        "model": facts and facts.model,
-        "context_length": facts and facts.context_length,
-        "vocabulary": facts and facts.vocabulary,
-        "deterministic": facts and facts.deterministic,
-        "takes_exact_prompts": facts and facts.takes_exact_prompts,
-        "fingerprint": facts and facts.fingerprint,
-        "findings": findings,
-    }

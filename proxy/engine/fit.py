@@ -46,6 +46,13 @@ def _judge(profile: Profile, facts: EngineFacts) -> Iterator[tuple[str, str, str
 
 
 def _judge_sglang(profile: Profile, facts: EngineFacts) -> Iterator[tuple[str, str, str, str]]:
+    if profile.model not in {None, facts.model}:
+        yield (
+            "model",
+            "refuse",
+            "SGLang answers to any name with the one model that it has, and that has another name",
+            "name the model that the engine serves, or leave the profile's model unset",
+        )
     if profile.min_p > 0 and facts.honours_seeds:
         yield (
             "min_p",

@@ -1,25 +1,27 @@
 """The engines: which there are, what is known of them, and which one a rollout goes to.
 
-A rollout stays with one engine for as long as that one is well (rendezvous hashing over the well ones), so that its
-prefix cache serves the rollout's later turns.
+A rollout stays with one engine for as long as that one is well and within its share of the load (engine/share.py), so
+that its prefix cache serves the rollout's later turns. It never moves to another model, tokenizer or template.
 """
 
 import asyncio
 import contextlib
-import hashlib
-import math
-from collections.abc import Sequence
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from proxy.engine.dialect import Dialect
 from proxy.engine.fit import check_fit
+from proxy.engine.gate import Gates, class_of, minds_classes
 from proxy.engine.probe import Probe, is_same_server
 from proxy.engine.sglang import SglangDialect
+from proxy.engine.share import Seat, choose_seat
 from proxy.engine.upstream import Upstream
 from proxy.engine.vllm import VllmDialect
-from proxy.errors import EngineFault, EngineUnready, ProfileRefused
+from proxy.errors import Conflict, EngineFault, EngineUnready, NotFound, ProfileRefused
 from proxy.model import EngineKind, EngineRef, Finding, Profile, RolloutId
 from proxy.settings import EngineSettings
 
@@ -28,6 +30,8 @@ DIALECTS: dict[EngineKind, Dialect] = {"vllm": VllmDialect(), "sglang": SglangDi
 # How often an engine that is not well, and one that is, are looked at.
 UNWELL_LOOK_S = 1.0
 WELL_LOOK_S = 10.0
+# Rollouts whose engine is remembered; one that is forgotten goes where its name's hash sends it.
+ROLLOUTS_REMEMBERED = 100_000
 
 log = structlog.get_logger()
 
@@ -42,6 +46,13 @@ class Engine:
     """What is known of it; None until its first probe succeeded."""
     problem: str | None = "not asked yet"
     """Why it gets no calls; None while it is well."""
+    is_draining: bool = False
+    """Whether it is to get no more calls, however well it is."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be given calls."""
+        return self.ref is not None and self.problem is None and not self.is_draining
 
     @property
     def url(self) -> str:
@@ -55,11 +66,47 @@ class Engine:
 class Pool:
     """All engines of one proxy."""
 
-    def __init__(self, engines: Sequence[EngineSettings], upstream: Upstream, *, require_replayable: bool) -> None:
-        self.engines = tuple(Engine(f"engine-{index}", settings) for index, settings in enumerate(engines))
+    def __init__(
+        self,
+        engines: Sequence[EngineSettings],
+        upstream: Upstream,
+        *,
+        require_replayable: bool,
+        gates: Gates | None = None,
+    ) -> None:
+        self._numbers = itertools.count()
+        self.engines = tuple(self._new(settings) for settings in engines)
         self._upstream = upstream
+        self._gates = gates or Gates()
         self._require_replayable = require_replayable
         self._look_now = asyncio.Event()
+        self._homes: OrderedDict[RolloutId, EngineRef] = OrderedDict()
+
+    async def add(self, settings: EngineSettings) -> Engine:
+        """Take in another engine and look at it. Raises Conflict where its URL is there already."""
+        if any(engine.url == settings.url for engine in self.engines):
+            raise Conflict(f"an engine at {settings.url} is in the pool", code="engine_exists")
+        engine = self._new(settings)
+        self.engines = (*self.engines, engine)
+        await self._look_at(engine)
+        return engine
+
+    def remove(self, name: str) -> Engine:
+        """Forget an engine; calls in flight there end by themselves. Raises NotFound."""
+        gone = self.named(name)
+        self.engines = tuple(engine for engine in self.engines if engine is not gone)
+        return gone
+
+    def named(self, name: str) -> Engine:
+        """The engine of this name. Raises NotFound."""
+        for engine in self.engines:
+            if engine.name == name:
+                return engine
+        raise NotFound(f"no engine is named {name!r}", code="unknown_engine")
+
+    def load(self, engine: Engine) -> int:
+        """Calls that an engine has from this process, those that wait for it included."""
+        return self._gates.load(engine.url)
 
     async def look(self) -> None:
         """Look at every engine once."""
@@ -76,14 +123,71 @@ class Pool:
             await self.look()
 
     def choose(self, rollout_id: RolloutId, profile: Profile) -> EngineRef:
-        """The engine of a rollout; raises EngineUnready, or ProfileRefused where none may serve the profile."""
-        well = [(engine, engine.ref) for engine in self.engines if engine.ref and engine.problem is None]
-        if not well:
-            raise EngineUnready("; ".join(f"{engine.url}: {engine.problem}" for engine in self.engines))
-        fitting = [(engine, ref) for engine, ref in well if not self._refusals(profile, ref)]
+        """The engine of a rollout's next call.
+
+        Raises EngineUnready where none is open to it, ProfileRefused where none may serve the profile.
+        """
+        fitting = self._fitting(profile)
+        home = self._homes.get(rollout_id)
+        alike = [(engine, ref) for engine, ref in fitting if home is None or is_alike(ref, home)]
+        if not alike:
+            raise EngineUnready("every engine with this rollout's model, tokenizer and template is gone or unwell")
+        chosen = self._seat(rollout_id, profile, alike, home)
+        self._remember(rollout_id, chosen)
+        return chosen
+
+    def choose_instead(
+        self, rollout_id: RolloutId, profile: Profile, unreached: Sequence[EngineRef]
+    ) -> EngineRef | None:
+        """Another engine for a call that the last of these could not be given; None where there is none like it."""
+        failed, tried = unreached[-1], {ref.name for ref in unreached}
+        try:
+            fitting = self._fitting(profile)
+        except (EngineUnready, ProfileRefused):
+            return None
+        alike = [(engine, ref) for engine, ref in fitting if ref.name not in tried and can_replace(ref, failed)]
+        if not alike:
+            return None
+        chosen = self._seat(rollout_id, profile, alike, None)
+        self._remember(rollout_id, chosen)
+        return chosen
+
+    def _fitting(self, profile: Profile) -> list[tuple[Engine, EngineRef]]:
+        """The open engines that may serve a profile."""
+        opened = [(engine, engine.ref) for engine in self.engines if engine.is_open and engine.ref]
+        if not opened:
+            raise EngineUnready("; ".join(_standing(engine) for engine in self.engines) or "the pool is empty")
+        fitting = [(engine, ref) for engine, ref in opened if not self._refusals(profile, ref)]
         if not fitting:
-            raise ProfileRefused(self._refusals(profile, well[0][1])[0].line())
-        return max(fitting, key=lambda pair: _share(rollout_id, pair[0]))[1]
+            raise ProfileRefused(self._refusals(profile, opened[0][1])[0].line())
+        return _of_one_model(fitting, profile)
+
+    def _seat(
+        self,
+        rollout_id: RolloutId,
+        profile: Profile,
+        candidates: Iterable[tuple[Engine, EngineRef]],
+        home: EngineRef | None,
+    ) -> EngineRef:
+        """One of the candidates, one whose gate is open to the profile's sampling class if there is any."""
+        known = {ref.name: (engine, ref) for engine, ref in candidates}
+        kind = class_of(dict(profile.pinned()))
+        at_once = {
+            name: (engine, ref)
+            for name, (engine, ref) in known.items()
+            if not minds_classes(ref) or self._gates.is_open(engine.url, kind)
+        }
+        seats = [
+            Seat(name, engine.url, engine.settings.weight, self.load(engine))
+            for name, (engine, _) in (at_once or known).items()
+        ]
+        return known[choose_seat(rollout_id, seats, home.name if home else None).name][1]
+
+    def _remember(self, rollout_id: RolloutId, ref: EngineRef) -> None:
+        self._homes[rollout_id] = ref
+        self._homes.move_to_end(rollout_id)
+        if len(self._homes) > ROLLOUTS_REMEMBERED:
+            self._homes.popitem(last=False)
 
     def suspect(self, name: str, problem: str) -> None:
         """A call could not reach this engine: give it none until it was looked at again."""
@@ -100,6 +204,9 @@ class Pool:
         """What stands between a profile and each engine that is known."""
         refs = [engine.ref for engine in self.engines if engine.ref]
         return tuple(finding for ref in refs for finding in self._check(profile, ref))
+
+    def _new(self, settings: EngineSettings) -> Engine:
+        return Engine(f"engine-{next(self._numbers)}", settings)
 
     def _refusals(self, profile: Profile, ref: EngineRef) -> list[Finding]:
         return [finding for finding in self._check(profile, ref) if finding.severity == "refuse"]
@@ -134,7 +241,29 @@ def _tell_problem(engine: Engine, problem: str) -> None:
     engine.problem = problem
 
 
-def _share(rollout_id: RolloutId, engine: Engine) -> float:
-    """Weighted rendezvous score: the highest gets the rollout, in proportion to the weights over many rollouts."""
-    drawn = int.from_bytes(hashlib.sha256(f"{rollout_id}\n{engine.url}".encode()).digest()[:8], "big")
-    return -engine.settings.weight / math.log((drawn + 1) / (2**64 + 1))
+def is_alike(ref: EngineRef, home: EngineRef) -> bool:
+    """Whether a rollout may go on here that was last there: token ids mean the same, or it is the same engine."""
+    return ref.name == home.name or (
+        ref.facts.fingerprint is not None and ref.facts.fingerprint == home.facts.fingerprint
+    )
+
+
+def can_replace(ref: EngineRef, failed: EngineRef) -> bool:
+    """Whether a call that was planned for one engine may be carried out by another as it stands."""
+    room, planned = ref.facts.context_length, failed.facts.context_length
+    fits = planned is None or (room is not None and room >= planned)
+    return is_alike(ref, failed) and fits
+
+
+def _of_one_model(fitting: list[tuple[Engine, EngineRef]], profile: Profile) -> list[tuple[Engine, EngineRef]]:
+    """The engines of the profile's model. Raises ProfileRefused where it names none and they serve several."""
+    models = sorted({ref.facts.model for _, ref in fitting})
+    if profile.model is None and len(models) > 1:
+        raise ProfileRefused(
+            f"the engines serve {', '.join(models)}: profiles.{profile.name}.model must name one of them"
+        )
+    return [(engine, ref) for engine, ref in fitting if ref.facts.model == profile.model] or fitting
+
+
+def _standing(engine: Engine) -> str:
+    return f"{engine.url}: {engine.problem or 'is being drained'}"

@@ -3,7 +3,7 @@
 import pytest
 from fastapi.routing import APIRoute
 
-from proxy.control import groups, ops, profiles, reads, replays, rollouts
+from proxy.control import engines, groups, ops, profiles, reads, replays, rollouts
 from proxy.model import RolloutId
 from tests.control.conftest import Control, Told
 from tests.served import ADMIN, READER
@@ -29,6 +29,10 @@ ADMIN_ROUTES = [
     ("GET", "/profiles/train"),
     ("PUT", "/profiles/train"),
     ("GET", "/engines"),
+    ("POST", "/engines"),
+    ("POST", "/engines/engine-0/drain"),
+    ("POST", "/engines/engine-0/open"),
+    ("DELETE", "/engines/engine-0"),
     ("POST", "/rollouts/r1/replay"),
 ]
 CLOSED_ROUTES = READING_ROUTES + ADMIN_ROUTES
@@ -36,7 +40,8 @@ CLOSED_ROUTES = READING_ROUTES + ADMIN_ROUTES
 
 async def test_every_route_is_in_one_of_the_tables() -> None:
     """A route that is added says here who may use it."""
-    routers = (rollouts.router, groups.router, profiles.router, reads.router, replays.router, ops.router, ops.probes)
+    parts = (rollouts, groups, profiles, reads, replays, engines, ops)
+    routers = (*(part.router for part in parts), ops.probes)
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
 
     listed = OPEN_ROUTES + CLOSED_ROUTES

@@ -12,7 +12,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from proxy import metrics
-from proxy.control import groups, ops, profiles, reads, rollouts, trajectories, why
+from proxy.control import engines, groups, ops, profiles, reads, rollouts, trajectories, why
 from proxy.model import CallId
 from tests import make
 from tests.served import ADMIN, READER, ServedProxy, served, settings_for
@@ -83,19 +83,11 @@ def test_every_example_does_what_it_shows(proxy: ServedProxy) -> None:
 def test_every_route_has_an_example() -> None:
     """By its method and path."""
     asked = {asked_route(command) for command, _ in EXAMPLES}
-    routers = (
-        rollouts.router,
-        groups.router,
-        profiles.router,
-        reads.router,
-        trajectories.router,
-        why.router,
-        ops.router,
-        ops.probes,
-    )
+    parts = (rollouts, groups, profiles, reads, trajectories, why, engines, ops)
+    routers = (*(part.router for part in parts), ops.probes)
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
 
-    assert len(routes) == 20
+    assert len(routes) == 24
     for route in routes:
         assert any(method in (route.methods or ()) and route.path_regex.match(path) for method, path in asked), (
             route.path

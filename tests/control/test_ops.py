@@ -77,40 +77,6 @@ async def test_metrics_are_in_the_form_of_prometheus(control: Control) -> None:
     assert any(line.startswith('rollpin_calls_total{outcome="engine_cut"}') for line in lines)
 
 
-async def test_engines_show_what_they_said_and_what_they_cannot_honour(control: Control) -> None:
-    """Key and token stay out."""
-    control.engine_is(kind="sglang", deterministic=False, version="0.5", context_length=4096, vocabulary=1000)
-
-    (engine,) = (await control.ask("GET", "/engines")).json()["engines"]
-
-    findings = engine.pop("findings")
-    assert engine == {
-        "name": "engine-0",
-        "url": ENGINE_URL,
-        "problem": None,
-        "kind": "sglang",
-        "version": "0.5",
-        "model": "policy",
-        "context_length": 4096,
-        "vocabulary": 1000,
-        "deterministic": False,
-        "takes_exact_prompts": None,
-        "fingerprint": None,
-    }
-    assert {finding["profile"] for finding in findings} == {"train", "validation"}
-    assert all(finding["setting"] == "seed" and finding["remedy"] for finding in findings)
-
-
-async def test_an_engine_that_was_never_reached_is_shown_with_its_problem(control: Control) -> None:
-    """Unknown facts are null."""
-    engine = control.wiring.pool.engines[0]
-    engine.ref, engine.problem = None, "does not answer"
-
-    (shown,) = (await control.ask("GET", "/engines")).json()["engines"]
-
-    assert (shown["problem"], shown["kind"], shown["findings"]) == ("does not answer", None, [])
-
-
 @pytest.mark.parametrize("changes", [{"engines": [{"url": ENGINE_URL, "api_key": "engine-key-of-tests"}]}])
 async def test_no_answer_holds_a_secret(control: Control) -> None:
     """Not the engine's key, not the tokens, not the secret behind keys."""
