@@ -43,7 +43,9 @@ def refused_start(settings: Settings) -> int:
 def control_url(proxy: ServedProxy) -> str:
     """Where the control plane's own port is."""
     ours = {proxy.wiring.data_port}
-    (port,) = until(lambda: {sock.getsockname()[1] for one in proxy._server.servers for sock in one.sockets} - ours)
+    (port,) = until(
+        lambda: {sock.getsockname()[1] for one in getattr(proxy._server, "servers", ()) for sock in one.sockets} - ours
+    )
     return f"http://127.0.0.1:{port}"
 
 
