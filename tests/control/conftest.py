@@ -79,7 +79,6 @@ async def control(tmp_path: Path, changes: dict[str, Any]) -> AsyncIterator[Cont
         templates=Templates(),
         pool=Pool(settings.engines, upstream, require_replayable=settings.require_replayable),
         turns=Turns(at_once=8, at_once_per_rollout=8),
-        templates=Templates(),
         run_seed=7,
         owner="px_test",
         data_port=8081,
