@@ -15,8 +15,9 @@ its questions in batches and is sent the answers.
 """
 
 import json
+import re
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Literal, TypeAlias
 
@@ -30,6 +31,8 @@ LEAVES = {"reasoning": "r", "content": "t", "arguments": "a"}
 # Ids before the common end in which the last sentinel surely lies.
 LOOK_BACK = 16
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+# How families spell their control tokens.
+MARKER = re.compile(r"<.*>|\[.*\]")
 
 End = Literal["exact", "substituted", "cut"]
 Form = Literal["arguments", "content"]
@@ -136,8 +139,9 @@ def find_tail(turn: Turn, habits: Habits) -> Steps:
     if refused := unfit(turn):
         return refused
     if not turn.is_natural:
-        (text,) = yield (Decode(turn.sampled),)
-        if refused := cut_elsewhere(turn, text):
+        text, last = yield (Decode(turn.sampled), Decode(turn.sampled[-1:]))
+        turn = replace(turn, is_natural=is_end_by_name(last, turn.stops))
+        if not turn.is_natural and (refused := cut_elsewhere(turn, text)):
             return refused
     outcome: Tail | Refused = Refused("turn_not_rendered")
     for form in forms(turn):
@@ -157,11 +161,15 @@ def unfit(turn: Turn) -> Refused | None:
         return Refused("nothing_sampled")
     if any(not _is_text(part) for message in turn.messages for part in _parts(message.get("content"))):
         return Refused("media")
-    if not turn.is_natural and _calls(turn.told):
-        return Refused("cut_in_call")
-    if not turn.is_natural and not _plain(turn.told[-1].get("content")).strip():
-        return Refused("cut_in_reasoning")
     return None
+
+
+def is_end_by_name(last: str, stops: Sequence[str]) -> bool:
+    """Whether a turn stopped at a control token that its request named as a stop string.
+
+    SGLang calls that a stop string, though the turn ended: to close it once more would put a second end into it.
+    """
+    return last in stops and MARKER.fullmatch(last) is not None
 
 
 def cut_elsewhere(turn: Turn, text: str) -> Refused | None:
@@ -170,7 +178,11 @@ def cut_elsewhere(turn: Turn, text: str) -> Refused | None:
     `text` is what the sampled ids say: reasoning first, then the echoed answer, then at most a stop string.
     """
     answer = _plain(turn.told[-1].get("content")).strip().rstrip("\ufffd")
-    before, found, after = text.rpartition(answer) if answer else (text, "", "")
+    if _calls(turn.told):
+        return Refused("cut_in_call")
+    if not answer:
+        return Refused("cut_in_reasoning")
+    before, found, after = text.rpartition(answer)
     rest = after.strip().strip("\ufffd")
     if not found or (rest and not any(rest.startswith(stop.strip()) for stop in turn.stops)):
         return Refused("cut_not_in_answer", f"{text[-80:]!r} was sampled, {answer[-80:]!r} came back")
@@ -340,11 +352,9 @@ class Words:
 
     def _replaced(self, message: JsonObject, numbers: Iterator[int]) -> JsonObject:
         content = message.get("content")
-        if isinstance(content, str):
-            return {**message, "content": self.text(next(numbers))}
-        if isinstance(content, list):
+        if isinstance(content, list) and content:
             return {**message, "content": [{**part, "text": self.text(next(numbers))} for part in content]}
-        return message
+        return {**message, "content": self.text(next(numbers))}
 
     def behind_last(self, text: str, letter: int) -> str | None:
         """What stands behind the last sentinel in a text; None where there is none."""
@@ -400,11 +410,11 @@ def _is_text(part: Any) -> bool:
 
 
 def _texts(messages: Sequence[JsonObject]) -> list[str]:
-    """Every text of the messages, in order."""
+    """Every text of the messages, in order; a message without any counts as an empty one."""
     found = list[str]()
     for message in messages:
         content = message.get("content")
-        found += [content] if isinstance(content, str) else [part["text"] for part in _parts(content)]
+        found += [content] if isinstance(content, str) else [part["text"] for part in _parts(content)] or [""]
     return found
 
 
