@@ -1,12 +1,12 @@
 """The parts of one running proxy, put together once."""
 
+import asyncio
 import itertools
 from dataclasses import dataclass, field
 
 import structlog
 
 from proxy import clock
-from proxy.aside import Aside
 from proxy.engine.gate import Gates
 from proxy.engine.pool import Pool
 from proxy.engine.upstream import Upstream
@@ -39,7 +39,8 @@ class Wiring:
     """Id of this process: reservations carry it."""
     data_port: int
     """The port that harnesses reach, known once it is bound."""
-    aside: Aside = field(default_factory=Aside)
+    aside: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """Room at the engines for work beside the calls: replays and rescores."""
 
     def startup_findings(self) -> tuple[Finding, ...]:
         """What every profile meets on the engines that have answered."""
@@ -84,7 +85,7 @@ async def wire(settings: Settings) -> Wiring:
         run_seed=await settle_run_seed(settings, store),
         owner=owner,
         data_port=settings.port,
-        aside=Aside(settings.replays_at_once),
+        aside=asyncio.Semaphore(settings.replays_at_once),
     )
 
 

@@ -1,12 +1,11 @@
 """One recorded call drawn again, segment by segment, and what that comes to. Whatever goes wrong is a verdict too."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from proxy import clock
-from proxy.aside import sampling_class
 from proxy.engine.fold import ReplyFold
+from proxy.engine.gate import class_of
 from proxy.engine.pool import DIALECTS
 from proxy.errors import EngineFault
 from proxy.model import CallId, Completion, EngineRef, JsonObject, Plan, Rollout
@@ -32,7 +31,7 @@ async def replay_call(call: JsonObject, rollout: Rollout, wiring: Wiring, tolera
     call_id = CallId(call["call_id"])
     if reasons := barriers(call):
         return Verdict(call_id, "not_replayable", reasons)
-    async with wiring.aside.room(sampling_class(call["sampling"]["effective"])):
+    async with wiring.aside:
         started = clock.ticks()
         engines = [one.ref for one in wiring.pool.engines if one.ref and one.problem is None]
         chosen = choose(call, takes(call, None), engines)
@@ -103,7 +102,7 @@ def _with_score(likeness: Likeness, take: Take, plan: Plan) -> Divergence:
     found = likeness.divergence
     assert found is not None  # noqa: S101  asked for where there is one
     is_sglang = plan.engine.facts.kind == "sglang" and plan.engine.facts.deterministic
-    if not is_sglang or sampling_class(plan.sampling.effective) != "plain" or found.kind != "token":
+    if not is_sglang or class_of(dict(plan.sampling.effective)) != "plain" or found.kind != "token":
         return found
     position = len(take.prompt_ids) - 1 + found.at - take.start
     return replace(found, score_gap=_score(found.recorded, take, position) - _score(found.drawn, take, position))
@@ -113,8 +112,3 @@ def _score(token: Sampled | None, take: Take, position: int) -> float:
     if token is None:
         return math.nan
     return token.logprob + gumbel(column_hash(seeded_state(take.seed, position), token.token_id))
-
-
-def largest(verdicts: Sequence[Verdict]) -> float:
-    """The largest difference of a logprob among verdicts."""
-    return max((verdict.difference.largest for verdict in verdicts), default=0.0)

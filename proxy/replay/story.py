@@ -1,11 +1,14 @@
-"""Replay of a rollout: its recorded calls in order of sampling class, some at once, verdicts as they come."""
+"""Replay of a rollout: its recorded calls, some at once, verdicts as they come.
+
+Calls of one sampling class come together, so that an engine's gate need not turn for each.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from proxy import metrics
-from proxy.aside import sampling_class
+from proxy.engine.gate import class_of
 from proxy.model import JsonObject, Rollout
 from proxy.replay.again import replay_call
 from proxy.replay.verdict import Verdict
@@ -57,4 +60,4 @@ async def _with(call: JsonObject, judging: Coroutine[Any, Any, Verdict]) -> tupl
 
 
 def _class(call: JsonObject) -> str:
-    return sampling_class(call["sampling"]["effective"]) if call["sampling"] else ""
+    return class_of(call["sampling"]["effective"]) if call["sampling"] else ""
