@@ -60,10 +60,8 @@ async def draw(decision: Decision, wiring: Wiring) -> Drawn:
     request_id = answer.request_id if isinstance(answer, Claimed) else asked.request_id
     call_ids = answer.call_ids if isinstance(answer, Claimed) else tuple(draw.call_id for draw in asked.draws)
     plans = tuple(
-        make_plan(
-            decision, request_id, call_id, Seed(seed, rule.source, answer.occurrence, choice, rule.client_seed), asked
-        )
-        for choice, (call_id, seed, rule) in enumerate(zip(call_ids, answer.seeds, rules, strict=True))
+        make_plan(decision, request_id, call_id, rule.seed(value, answer.occurrence), asked)
+        for call_id, value, rule in zip(call_ids, answer.seeds, rules, strict=True)
     )
     return Drawn(asked.delivery_id, answer, plans)
 

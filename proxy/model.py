@@ -267,6 +267,8 @@ class Seed:
     occurrence: int
     choice: int
     client_seed: int | None = None
+    run_seed: int | None = None
+    """The root that it was minted from; None where the client's seed alone decides."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,14 @@ def connect_reading(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def connect_snapshot(path: Path, *, unchanging: bool) -> sqlite3.Connection:
+    """A connection for a long look at a file; `unchanging` leaves no trace beside one that nobody can write to."""
+    return _connect(path, "mode=ro&immutable=1" if unchanging else "mode=ro")
+
+
+def _connect(path: Path, mode: str = "mode=rw") -> sqlite3.Connection:
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw",
+        f"{path.absolute().as_uri()}?{mode}",
         uri=True,
         timeout=BUSY_TIMEOUT_S,
         isolation_level=None,

@@ -108,7 +108,7 @@ def kept_document(call: Call) -> JsonObject:
         "requested_model": plan.ask.requested_model,
         "has_tools": plan.ask.has_tools,
         "sampling": _sampling(plan),
-        "seed": {"source": plan.seed.source, "client_seed": plan.seed.client_seed},
+        "seed": {name: getattr(plan.seed, name) for name in ("source", "client_seed", "run_seed")},
         "logprobs_mode": plan.engine.facts.details.get("logprobs_mode"),
         "segments": [_fields(segment) for segment in call.segments],
         "prefix": _prefix(plan.prefix),
@@ -240,6 +240,7 @@ def _seed(row: Mapping[str, Any], kept: JsonObject) -> JsonObject:
         "occurrence": row["occurrence"],
         "choice": row["choice"],
         "client_seed": kept.get("client_seed"),
+        "run_seed": kept.get("run_seed"),
     }
 
 

@@ -1,0 +1,72 @@
+"""A store file opened to be looked at, so that looking changes nothing: neither the file nor what stands beside it."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from proxy.errors import StoreDown
+from proxy.record.connection import connect_snapshot
+from proxy.record.faults import StoreInUse, StoreUnreadable, store_down
+from proxy.record.lock import FileLock
+from proxy.record.migrations import missing, read_migrations
+
+
+@contextmanager
+def opened(path: Path, *, beside: bool) -> Iterator[sqlite3.Connection]:
+    """One snapshot of a store; `beside` looks at it also while a proxy serves from it.
+
+    Raises StoreInUse where a proxy does and that was not asked for, StoreUnreadable for a file of another version or
+    of no store at all, StoreDown where it cannot be read.
+    """
+    if not path.is_file():
+        raise StoreDown(f"store {path}: no such file")
+    with ExitStack() as held:
+        is_ours = not beside and _held_back(path, held)
+        try:
+            connection = held.enter_context(closing(connect_snapshot(path, unchanging=is_ours)))
+            connection.execute("begin")
+            _check_version(connection, path)
+            yield connection
+        except sqlite3.DatabaseError as error:
+            raise store_down(error, path) from error
+
+
+def _held_back(path: Path, held: ExitStack) -> bool:
+    """Keep proxies from the file for as long as it is looked at; whether none can be writing to it.
+
+    A file without a lock beside it was never served from where it lies: it is a copy, and no lock is left there.
+    """
+    lock = Path(f"{path.resolve()}.lock")
+    if lock.exists():
+        taken = FileLock(path)
+        try:
+            taken.take()
+        except StoreInUse as error:
+            raise StoreInUse(f"{error.message}; stop it, or look at the store as it runs with --read-only") from error
+        except OSError:
+            return not has_log(path)
+        held.callback(taken.release)
+    return not has_log(path)
+
+
+def has_log(path: Path) -> bool:
+    """Whether the newest records are still in the write-ahead log."""
+    log = Path(f"{path}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises StoreUnreadable unless this is a store of this very version."""
+    try:
+        behind = missing(connection, read_migrations())
+    except sqlite3.DatabaseError as error:
+        raise StoreUnreadable(f"{path} is no store: {error}") from error
+    known = connection.execute("select 1 from sqlite_schema where name = 'schema_migrations'").fetchone()
+    if known is None:
+        raise StoreUnreadable(f"{path} is no store of Rollpin's: it has no list of migrations")
+    if behind:
+        names = ", ".join(step.name for step in behind)
+        raise StoreUnreadable(
+            f"store {path} is of an older version (it lacks {names}): start `rollpin serve` on it, or on a copy, once"
+        )
