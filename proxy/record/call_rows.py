@@ -17,6 +17,7 @@ from proxy.record.claims import (
     write_claim,
 )
 from proxy.record.collapse import completion_hash, find_collapse
+from proxy.record.packing import tokens_hash
 from proxy.record.parent_rows import keep_call_ids
 from proxy.record.prompts import KeptPrompt, TokenMemory, keep_prompt
 from proxy.record.rollout_rows import expire_rollout, raise_revision
@@ -218,19 +219,22 @@ def _count_late(connection: sqlite3.Connection, call: Call) -> None:
 
 def _write_outcome(connection: sqlite3.Connection, memory: TokenMemory, call: Call, *, broke: bool) -> None:
     columns = outcome_columns(call)
-    prompt = KeptPrompt(None, 0, b"")
+    prompt, tokens = KeptPrompt(None, 0, b""), None
     if captured := columns["completion_ids"] is not None:
         completion = arrived(call)
         ids = pack_ids(completion.tokens.prompt_ids if completion else ())
         prompt = keep_prompt(connection, memory, call.plan, ids)
         memory.put(call.plan.call_id, ids + columns["completion_ids"])
+        tokens = tokens_hash(ids + columns["completion_ids"], columns["logprobs"])
     columns |= {
         "broke": broke,
         "completion_hash": completion_hash(call),
         "prompt_base_call_id": prompt.base,
         "prompt_shared": prompt.shared,
         "prompt_ids": prompt.rest if captured else None,
-        "document": json.dumps(kept_document(call) | {"request": keep_request(connection, call.plan.ask)}),
+        "document": json.dumps(
+            kept_document(call) | {"request": keep_request(connection, call.plan.ask), "tokens_hash": tokens}
+        ),
     }
     connection.execute(_RECORD, columns)
     keep_call_ids(connection, call)

@@ -4,11 +4,17 @@ They start with a tag byte: `f` for float32 where every value is exactly one, as
 float64, both little endian. Nothing is rounded.
 """
 
+import hashlib
 import sys
 from array import array
 from collections.abc import Sequence
 
 _SINGLE, _DOUBLE = b"f", b"d"
+
+
+def tokens_hash(ids: bytes, logprobs: bytes) -> str:
+    """Of packed prompt and sampled ids and packed logprobs: what a changed one no longer fits."""
+    return "sha256:" + hashlib.sha256(ids + logprobs).hexdigest()
 
 
 def pack_logprobs(logprobs: Sequence[float]) -> bytes:

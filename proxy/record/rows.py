@@ -53,6 +53,7 @@ _UNKNOWN: JsonObject = dict.fromkeys(
         "engine_message",
         "failure",
         "usage",
+        "tokens_hash",
         "engine",
         "profile",
         "volatile",

@@ -11,7 +11,7 @@ from proxy.errors import EngineFault
 from proxy.model import CallId, Completion, EngineRef, JsonObject, Plan, Rollout
 from proxy.noise import column_hash, gumbel, seeded_state
 from proxy.replay.choose import Unfit, choose, gone, weight_version
-from proxy.replay.remake import Take, barriers, remake, sent_for, takes
+from proxy.replay.remake import Take, barriers, remake, takes
 from proxy.replay.verdict import Difference, Divergence, Likeness, Sampled, Verdict, compare
 from proxy.wiring import Wiring
 
@@ -63,10 +63,10 @@ async def _draw_again(again: Again, wiring: Wiring) -> Verdict:
 
 async def draw(take: Take, again: Again, wiring: Wiring) -> tuple[Plan, Completion]:
     """Ask the engine for one take. Raises EngineFault."""
-    plan = remake(again.call, again.rollout, again.engine)
+    plan = remake(again.call, take, again.rollout, again.engine)
     dialect = DIALECTS[again.engine.facts.kind]
     fold = ReplyFold(plan, dialect.read_tokens, wiring.settings.reasoning_field)
-    async with wiring.upstream.ask(plan.engine, sent_for(take, plan, dialect.encode(plan)), plan.call_id) as events:
+    async with wiring.upstream.ask(plan.engine, dialect.encode(plan), plan.call_id) as events:
         async for event in events:
             fold.feed(event)
         disturbed = ("class_disturbed",) if events.is_disturbed else ()

@@ -4,7 +4,7 @@ The engine gets what it got then: the recorded prompt ids by its own door for id
 draw. The conversation travels along because engines want one, and to parse grammars and tools by; it renders nothing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from proxy.model import (
     CallId,
     Conversation,
     EngineRef,
-    EngineRequest,
     Identity,
     JsonObject,
     Parent,
@@ -105,17 +104,18 @@ def _room(call: JsonObject, segment: JsonObject, context_length: int | None, *, 
     return max(length, min(limits))
 
 
-def remake(call: JsonObject, rollout: Rollout, engine: EngineRef) -> Plan:
-    """The plan that a recorded call was made by, for an unstreamed reply of one choice on this engine."""
+def remake(call: JsonObject, take: Take, rollout: Rollout, engine: EngineRef) -> Plan:
+    """The plan that a recorded call was made by, for one of its takes: exact ids, one choice, unstreamed."""
+    seed, sampling = call["seed"], _sampling(call["sampling"])
     return Plan(
         call_id=CallId(clock.new_id("rp")),
         request_id=clock.new_id("rq"),
         ask=_ask(call, rollout),
         profile=Profile(name=call["profile"]["name"], **call["profile"]["values"]),
         parent=Parent("root", "replay"),
-        sampling=_sampling(call["sampling"]),
-        seed=Seed(call["seed"]["value"], call["seed"]["source"], call["seed"]["occurrence"], call["seed"]["choice"]),
-        prefix=Prefix(eligible=False, requested=False, supplied=False, length=0, reason="replay"),
+        sampling=replace(sampling, length=sampling.length | {"max_tokens": take.max_tokens}),
+        seed=Seed(take.seed, seed["source"], seed["occurrence"], seed["choice"]),
+        prefix=_exactly(take.prompt_ids),
         engine=engine,
         started_at=clock.now(),
     )
@@ -141,27 +141,11 @@ def _ask(call: JsonObject, rollout: Rollout) -> Ask:
     )
 
 
+def _exactly(ids: tuple[int, ...]) -> Prefix:
+    return Prefix(eligible=True, requested=True, supplied=False, length=len(ids), reason="exact", token_ids=ids)
+
+
 def _sampling(recorded: JsonObject) -> Sampling:
     lists = ("overridden", "constrained", "ignored")
     values: dict[str, Any] = {name: tuple(value) if name in lists else value for name, value in recorded.items()}
     return Sampling(**values)
-
-
-def sent_for(take: Take, plan: Plan, encoded: EngineRequest) -> EngineRequest:
-    """The request of one take: the encoded plan with the take's seed, ids and length."""
-    return replace(
-        encoded,
-        body={
-            **encoded.body,
-            **prompt_door(plan, take.prompt_ids),
-            "seed": take.seed,
-            "max_tokens": take.max_tokens,
-        },
-    )
-
-
-def prompt_door(plan: Plan, ids: Sequence[int]) -> JsonObject:
-    """Exact prompt ids in each engine's own words: vLLM 0.32 and SGLang 0.5.13 and later."""
-    if plan.engine.facts.kind == "sglang":
-        return {"input_ids": list(ids)}
-    return {"kv_transfer_params": {"prompt_token_ids": list(ids)}}

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from proxy.ids import pack_ids
 from proxy.model import JsonObject
+from proxy.record.packing import pack_logprobs, tokens_hash
 from proxy.request.conversation import read_conversation
 from proxy.request.seed import mint_seed, seed_from_client
 from proxy.verify.faults import CheckName, Fault
@@ -50,6 +52,8 @@ def _check_tokens(call: JsonObject) -> Iterator[Fault]:
     size = (call["engine"] or {}).get("vocabulary")
     if size is not None and (strange := [token for token in (*prompt, *completion) if not 0 <= token < size]):
         yield _fault(call, "tokens", f"id {strange[0]} is beyond the vocabulary of {size}")
+    if call.get("tokens_hash") not in {None, _hash_of(call)}:
+        yield _fault(call, "tokens", "ids or logprobs are not those that were recorded")
     if call["state"] != "done" or not call["capture"]["complete"]:
         return
     logprobs = call["logprobs"]
@@ -58,6 +62,11 @@ def _check_tokens(call: JsonObject) -> Iterator[Fault]:
     if not all(math.isfinite(value) and value <= MOST_LOGPROB for value in logprobs):
         yield _fault(call, "tokens", "a logprob that is none")
     yield from _check_usage(call, len(prompt), len(completion))
+
+
+def _hash_of(call: JsonObject) -> str:
+    ids = pack_ids(call["prompt_token_ids"]) + pack_ids(call["completion_token_ids"])
+    return tokens_hash(ids, pack_logprobs(call["logprobs"]))
 
 
 def _check_usage(call: JsonObject, prompt: int, completion: int) -> Iterator[Fault]:
@@ -80,7 +89,7 @@ def _check_segments(call: JsonObject) -> Iterator[Fault]:
 
 
 def _check_seeds(call: JsonObject, known: Known) -> Iterator[Fault]:
-    """The seed is the one that identity, conversation and occurrence give; later segments may have their index in it."""
+    """The seed is what identity, conversation and occurrence give; later segments may have their index in theirs."""
     first = minted(call, known.run_seed)
     if first is None:
         return
@@ -113,7 +122,9 @@ def _check_context(call: JsonObject) -> Iterator[Fault]:
         return
     found = read_conversation(call["messages"], chat).context
     if found != call["context"]:
-        yield _fault(call, "contexts", f"the recorded conversation hashes to {found[:23]}…, not {call['context'][:23]}…")
+        yield _fault(
+            call, "contexts", f"the recorded conversation hashes to {found[:23]}…, not {call['context'][:23]}…"
+        )
 
 
 def _check_parent(call: JsonObject, known: Known) -> Iterator[Fault]:

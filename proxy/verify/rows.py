@@ -104,8 +104,8 @@ def _check_bodies(book: Book) -> Iterator[Fault]:
             yield book.fault("bodies", f"body {name.hex()[:16]}…: the one before it is missing")
     for row in book.rows:
         kept = book.kept.get(row["call_id"], {}).get("request")
-        for name in set(_named_bodies(kept)) - {body.hex() for body in book.bodies}:
-            yield book.fault("bodies", f"body {name[:16]}… of the request is missing", row["call_id"])
+        for missing in set(_named_bodies(kept)) - {body.hex() for body in book.bodies}:
+            yield book.fault("bodies", f"body {missing[:16]}… of the request is missing", row["call_id"])
 
 
 def _named_bodies(value: Any, key: str = "") -> Iterator[str]:

@@ -120,9 +120,7 @@ def _documents(connection: sqlite3.Connection, rollout_id: str) -> Iterator[Json
             return
 
 
-def _check_trajectory(
-    connection: sqlite3.Connection, rollout_id: str, facts: list[CallFacts]
-) -> Iterator[Fault]:
+def _check_trajectory(connection: sqlite3.Connection, rollout_id: str, facts: list[CallFacts]) -> Iterator[Fault]:
     rollout = read_rollout(connection, RolloutId(rollout_id))
     if rollout is None or not facts:
         return

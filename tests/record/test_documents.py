@@ -114,6 +114,7 @@ async def test_a_document_says_what_the_plan_decided(full: list[dict[str, Any]])
         "occurrence": 0,
         "choice": 0,
         "client_seed": None,
+        "run_seed": None,
     }
     assert completed["segments"] == [
         {"start": 0, "end": 3, "seed": 1000, "weight_version": None, "engine": "e1", "kv_version": None, "notes": []}
