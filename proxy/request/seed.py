@@ -61,22 +61,17 @@ class SeedRule:
         """A client that gives every sample of a group one seed would collapse the group."""
         return self.source == "client"
 
-<<<<<<< HEAD
+    def seed(self, value: int, occurrence: int) -> Seed:
+        """The seed that was minted, with how it came about."""
+        root = None if self.source == "client" else self._run_seed
+        return Seed(value, self.source, occurrence, self._choice, self.client_seed, root)
+
     def mint(self, occurrence: int, *segment: int) -> int:
         """The seed of this call at the given occurrence.
 
         A segment that goes on after an interruption, on an engine that would begin the same noise anew, has its index
         (from 1) at the end of the tuple.
         """
-=======
-    def seed(self, value: int, occurrence: int) -> Seed:
-        """The seed that was minted, with how it came about."""
-        root = None if self.source == "client" else self._run_seed
-        return Seed(value, self.source, occurrence, self._choice, self.client_seed, root)
-
-    def mint(self, occurrence: int) -> int:
-        """The seed of this call at the given occurrence."""
->>>>>>> d4c10e3 (Verification of a store, offline (not wired yet))
         if self.source == "client" and self.client_seed is not None:
             return seed_from_client(self.client_seed, self._choice, *segment)
         mixed_in = (self.client_seed,) if self.source == "mixed" and self.client_seed is not None else ()
