@@ -51,6 +51,20 @@ RENDERER_ARGUMENTS = frozenset(
 )
 
 
+# Headers by which real harnesses tell their main agent from its sub-agents.
+LANE_HEADERS = (
+    "x-claude-code-session-id",
+    "x-claude-code-agent-id",
+    "x-session-id",
+    "x-parent-session-id",
+    "session-id",
+    "thread-id",
+    "x-codex-parent-thread-id",
+    "x-openai-subagent",
+    "x-litellm-session-id",
+    "user-agent",
+)
+
 # --- who asks ---------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,16 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from proxy.settings import NO_LIMIT, SECRETS, EngineSettings, LimitSettings, ProfileSettings, Settings, TimeoutSettings
+from proxy.settings import (
+    NO_LIMIT,
+    SECRETS,
+    EngineSettings,
+    LimitSettings,
+    ProfileSettings,
+    Settings,
+    SideCallSettings,
+    TimeoutSettings,
+)
 
 INTRODUCTION = """\
 # Settings
@@ -37,6 +46,7 @@ One key has one meaning in three places, each overruling the one before:
 * Engines are a list. Where only URLs matter, text will do: `ROLLPIN_ENGINES=http://a:8000,http://b:8000`,
   `--engines http://a:8000 --engines http://b:8000`. Else JSON:
   `ROLLPIN_ENGINES='[{"url": "http://a:8000", "weight": 2}]'`.
+* So are the rules of `side_calls`: `ROLLPIN_SIDE_CALLS='[{"name": "judge", "requested_model": "judge-*"}]'`.
 * Profiles are named by their key: `[profiles.train]`, `ROLLPIN_PROFILES__TRAIN__TEMPERATURE=0.7` (names in lower case),
   `--profiles.train.temperature 0.7`. What one leaves out takes its default.
 * True and false as flags: `--auto-register` and `--no-auto-register`.
@@ -59,6 +69,11 @@ rollout_ttl_s = 7200
 
 TABLES: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("Engines", "Each of `engines`, in TOML `[[engines]]`.", EngineSettings),
+    (
+        "Side calls",
+        "Each of `side_calls`, in TOML `[[side_calls]]`. [trajectories.md](trajectories.md#rules) says what they do.",
+        SideCallSettings,
+    ),
     ("Profiles", "Each of `profiles`, in TOML `[profiles.NAME]`.", ProfileSettings),
     ("Limits", "In TOML `[limits]`.", LimitSettings),
     ("Timeouts", "In TOML `[timeouts]`.", TimeoutSettings),
@@ -113,8 +128,9 @@ def rows_of(kind: type[BaseModel], prefix: str = "") -> list[Row]:
 
 def as_toml(settings: Settings) -> str:
     """The settings as TOML that gives the same again, but for secrets, which are masked in comments."""
-    parts = [_lines(settings, skip=("engines", "profiles", "limits", "timeouts"))]
+    parts = [_lines(settings, skip=("engines", "side_calls", "profiles", "limits", "timeouts"))]
     parts += [["[[engines]]", *_lines(engine)] for engine in settings.engines]
+    parts += [["[[side_calls]]", *_lines(rule)] for rule in settings.side_calls]
     parts += [[f"[profiles.{_toml_key(name)}]", *_lines(profile)] for name, profile in settings.profiles.items()]
     parts += [["[limits]", *_lines(settings.limits)], ["[timeouts]", *_lines(settings.timeouts)]]
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
@@ -129,8 +145,14 @@ def _lines(model: BaseModel, skip: tuple[str, ...] = ()) -> list[str]:
 def _line(key: str, value: Any, default: Any) -> str:
     if value is None:
         return f"# {key} is unset" if default is None else f'{key} = "{NO_LIMIT}"'
-    text = f"{key} = {json.dumps(value, ensure_ascii=False)}"
+    text = f"{key} = {_toml_value(value)}"
     return f"# {text}" if key in SECRETS else text
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(name)} = {_toml_value(item)}" for name, item in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _toml_key(name: str) -> str:

@@ -48,6 +48,17 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("reasoning-field", "content", ("reasoning_field:", "another field")),
     ("store", "postgresql://h/db", ("store:", "sqlite:///")),
     ("store", "sqlite:///", ("store:",)),
+    ("side-calls", "title", ("side_calls:",)),
+    ("side-calls", '[{"has_tools": false}]', ("side_calls.0.name:", "required")),
+    ("side-calls", '[{"name": "a b", "alone": true}]', ("side_calls.0.name:", "'a b'")),
+    ("side-calls", '[{"name": "all"}]', ("side_calls.0:", "every call")),
+    ("side-calls", '[{"name": "a", "action": "drop", "alone": true}]', ("side_calls.0.action:",)),
+    ("side-calls", '[{"name": "a", "system_matches": "("}]', ("side_calls.0.system_matches:", "regular expression")),
+    ("side-calls", '[{"name": "a", "signals": {"x-mine": "*"}}]', ("side_calls.0.signals:", "x-mine", "user-agent")),
+    ("side-calls", '[{"name": "a", "most_messages": 0}]', ("side_calls.0.most_messages:",)),
+    ("side-calls", '[{"name": "a", "colour": 1}]', ("side_calls.0.colour: no such setting",)),
+    ("side-calls", '[{"name": "a", "alone": true}, {"name": "a", "has_tools": true}]', ("side_calls:", "twice")),
+    ("side-calls", '[{"name": "title_call", "alone": true}]', ("side_calls:", "side_title_calls")),
     ("side-uncertain", "maybe", ("side_uncertain:",)),
     ("constrained-training", "yes", ("constrained_training:",)),
     ("durability", "none", ("durability:",)),
@@ -150,7 +161,7 @@ def test_every_bounded_setting_has_a_wrong_value_in_the_table() -> None:
     """A bound that is added needs its line here."""
     tried = {flag.replace("-", "_").replace("profiles.train", "profiles.NAME") for flag, _, _ in WRONG}
     free = {"host", "control_host", "control_socket", "media_hosts", "secrets_file"}
-    switches = {"require_replayable", "auto_register", "heartbeat_unstreamed", "side_other_model"}
+    switches = {"require_replayable", "auto_register", "heartbeat_unstreamed", "side_other_model", "side_title_calls"}
 
     assert {row.key for row in flag_rows()} - tried == free | switches
 
@@ -339,6 +350,7 @@ def test_rollouts_may_live_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
             "--limits.rollout-ttl-s",
             "none",
         ),
+        ("--side-calls", '{"name": "a", "signals": {"user-agent": "x \\"y\\"*"}, "system_matches": "\\\\d+"}'),
         ("--control-socket", 'a "b".sock', "--trust-rollout-header", "--profiles", '{"x.1": {"max_tokens_cap": 5}}'),
     ],
 )

@@ -7,6 +7,7 @@ already. So a group that closes late is not missed, however many that were opene
 import asyncio
 import base64
 import json
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,10 +26,11 @@ from proxy.control.reads import present_rollout
 from proxy.errors import BadAsk
 from proxy.model import JsonObject, Rollout
 from proxy.record.store import Page, RolloutFilter
+from proxy.settings import Settings, SideCallSettings
 from proxy.trajectory.assemble import assemble_calls
 from proxy.trajectory.call_facts import CallFacts, read_calls
 from proxy.trajectory.documents import trajectory_document
-from proxy.trajectory.rules import TrajectoryRules
+from proxy.trajectory.rules import TITLE_CALL, SideRule, TrajectoryRules
 from proxy.wiring import Wiring
 
 router = APIRouter(route_class=ControlRoute, dependencies=[READ])
@@ -139,9 +141,30 @@ def rules_of(wiring: Wiring) -> TrajectoryRules:
     """The rules that the settings put in force."""
     settings = wiring.settings
     return TrajectoryRules(
+        side_rules=side_rules(settings),
         other_model_is_side=settings.side_other_model,
         side_uncertain=settings.side_uncertain,
         constrained_training=settings.constrained_training,
+    )
+
+
+def side_rules(settings: Settings) -> tuple[SideRule, ...]:
+    """One's own rules first, so that they can keep what a built-in one would take out."""
+    built_in = (TITLE_CALL,) if settings.side_title_calls else ()
+    return (*map(_rule, settings.side_calls), *built_in)
+
+
+def _rule(told: SideCallSettings) -> SideRule:
+    return SideRule(
+        told.name,
+        told.action,
+        told.requested_model,
+        told.system_contains,
+        None if told.system_matches is None else re.compile(told.system_matches),
+        tuple(told.signals.items()),
+        told.has_tools,
+        told.most_messages,
+        told.alone,
     )
 
 

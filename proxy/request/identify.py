@@ -9,25 +9,12 @@ from dataclasses import dataclass
 
 from proxy.errors import BadAsk, WrongKey
 from proxy.keys import Keys, rollout_named_by
-from proxy.model import RolloutId
+from proxy.model import LANE_HEADERS, RolloutId
 
 # Printable, safe in a URL path as it stands, never "." or "..".
 ROLLOUT_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:~=+@-]{0,199}")
 ROLLOUT_ID_RULE = "1 to 200 of the characters A-Z a-z 0-9 . _ : ~ = + @ -, beginning with a letter or digit"
 
-# Headers by which real harnesses tell their main agent from its sub-agents.
-LANE_HEADERS = (
-    "x-claude-code-session-id",
-    "x-claude-code-agent-id",
-    "x-session-id",
-    "x-parent-session-id",
-    "session-id",
-    "thread-id",
-    "x-codex-parent-thread-id",
-    "x-openai-subagent",
-    "x-litellm-session-id",
-    "user-agent",
-)
 LONGEST_SIGNAL = 200
 
 

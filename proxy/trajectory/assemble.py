@@ -117,11 +117,13 @@ def _role(chain: Chain, reading: Reading, rules: TrajectoryRules, bars: tuple[st
     standing = reading.standings[chain.name]
     kind = _kind(chain, reading)
     lane = reading.lanes[chain.name].key
-    own = (standing.reason,) if standing.reason else ()
+    own = (standing.reason,) if standing.kind != "kept" else ()
     if kind == "orphan":
         own = (f"unresolved_{_lost_at(chain, reading.lineage).parent_reason}",)
     masks_constrained = rules.constrained_training == "mask"
-    return Role(kind, lane, standing.maybe_side, (*own, *bars), masks_constrained)
+    doubts = (reading.standings[call.call_id] for call in chain.owned)
+    doubt = next((one.reason for one in doubts if one.maybe_side), None)
+    return Role(kind, lane, doubt, (*own, *bars), masks_constrained)
 
 
 def _lost_at(chain: Chain, lineage: Lineage) -> CallFacts:

@@ -57,7 +57,8 @@ class Branch:
     branch_id: CallId
     kind: BranchKind
     lane: str
-    maybe_side: bool
+    side_reason: str | None
+    """Why it may be a side call; None where nothing says so."""
     trainable: Trainable
     forked_from: Fork | None
     call_ids: tuple[CallId, ...]
@@ -73,6 +74,11 @@ class Branch:
     call_outcomes: tuple[tuple[CallId, JsonObject], ...]
     finish_reason: str | None
 
+    @property
+    def maybe_side(self) -> bool:
+        """Whether it looks like a side call and cannot be proven to be one."""
+        return self.side_reason is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Role:
@@ -80,7 +86,7 @@ class Role:
 
     kind: BranchKind
     lane: str
-    maybe_side: bool
+    side_reason: str | None
     bars: tuple[str, ...]
     """What stands in the way of training on it, the tokens themselves aside."""
     masks_constrained: bool
@@ -94,7 +100,7 @@ def make_branch(chain: Chain, role: Role, lineage: Lineage, holders: Mapping[Cal
         branch_id=chain.name,
         kind=role.kind,
         lane=role.lane,
-        maybe_side=role.maybe_side,
+        side_reason=role.side_reason,
         trainable=_trainable(chain, role, trained),
         forked_from=_forked_from(chain, lineage, holders),
         call_ids=tuple(call.call_id for call in chain.calls),

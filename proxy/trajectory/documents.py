@@ -66,6 +66,7 @@ def _branch(branch: Branch) -> JsonObject:
         "kind": branch.kind,
         "lane": branch.lane,
         "maybe_side": branch.maybe_side,
+        "side_reason": branch.side_reason,
         "trainable": _trainable(branch.trainable),
         "forked_from": None if fork is None else {"branch": fork.branch, "length": fork.length},
         "call_ids": list(branch.call_ids),

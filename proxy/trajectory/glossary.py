@@ -82,7 +82,7 @@ REASONS: tuple[Reason, ...] = (
             "if such calls are part of the task, set `side_other_model = false`",
         ),
         maybe_side=(
-            "it is a lone call, and `side_uncertain` is `drop`",
+            "it may be a side call, and `side_uncertain` is `drop`",
             'set `side_uncertain = "keep"`, or write a rule that tells such calls apart',
         ),
         unused_choice=("another choice of the request is the path", FINE),
@@ -161,6 +161,10 @@ REASONS: tuple[Reason, ...] = (
         maybe_side=(
             "it looks like a side call, and cannot be proven to be one",
             'write a rule that tells (`side_calls`), or set `side_uncertain = "drop"`',
+        ),
+        side_rule_NAME=(
+            "the side-call rule NAME matches, and its action is to label, or the call named no model",
+            'let the rule exclude such calls, or set `side_uncertain = "drop"`',
         ),
     ),
     *_reasons(

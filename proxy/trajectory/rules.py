@@ -1,26 +1,31 @@
 """What a trainer may decide about assembly: which calls are beside the task, and what becomes of bent samples."""
 
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
 from proxy.trajectory.call_facts import CallFacts
 
+Action = Literal["exclude", "label", "keep"]
+
 
 @dataclass(frozen=True, slots=True)
 class SideRule:
-    """A kind of call that is no part of the task; every condition that is given must hold."""
+    """A kind of call that is no part of the task, or surely is; every condition that is given must hold."""
 
     name: str
     """Stands in the reason, as `side_rule_NAME`."""
+    action: Action = "exclude"
+    """Left out; labelled as one that may be a side call; or kept, whatever later rules say."""
     requested_model: str | None = None
     """A pattern with * and ? over the model name that was asked for."""
     system_contains: str | None = None
     """A piece of the leading system or developer messages, in any case."""
-    signal: str | None = None
-    """The name of a lane signal, in lower case; holds where the client sent it."""
-    signal_value: str = "*"
-    """A pattern over that signal's value."""
+    system_matches: re.Pattern[str] | None = None
+    """Found in those messages."""
+    signals: tuple[tuple[str, str], ...] = ()
+    """Lane signals by lower-case name, and a pattern over the value of each; one that was not sent matches none."""
     has_tools: bool | None = None
     most_messages: int | None = None
     """Holds where the request has no more messages than this."""
@@ -33,7 +38,8 @@ class SideRule:
             (
                 self.requested_model is None or fnmatchcase(call.requested_model or "", self.requested_model),
                 self.system_contains is None or self.system_contains.lower() in call.system_text.lower(),
-                self.signal is None or fnmatchcase(call.signals.get(self.signal) or "\0", self.signal_value),
+                self.system_matches is None or self.system_matches.search(call.system_text),
+                all(name in call.signals and fnmatchcase(call.signals[name], value) for name, value in self.signals),
                 self.has_tools is None or self.has_tools == call.has_tools,
                 self.most_messages is None or call.message_count <= self.most_messages,
                 is_alone or not self.alone,
@@ -50,6 +56,7 @@ class TrajectoryRules:
     """The choices that assembly leaves to a trainer."""
 
     side_rules: tuple[SideRule, ...] = (TITLE_CALL,)
+    """The first that matches a call decides about it."""
     other_model_is_side: bool = True
     """Whether a lone root that asks for another model than the agent's is taken for a side call."""
     side_uncertain: Literal["keep", "drop"] = "keep"

@@ -19,7 +19,9 @@ class Standing:
 
     kind: StandingKind
     reason: str = ""
+    """Why it is not kept; of a kept one why it may be a side call all the same."""
     maybe_side: bool = False
+    """Whether it looks like a side call and cannot be proven to be one."""
 
 
 def read_standings(calls: Sequence[CallFacts], lineage: Lineage, rules: TrajectoryRules) -> dict[CallId, Standing]:
@@ -62,19 +64,25 @@ def _is_lone(call: CallFacts) -> bool:
 
 
 def _side(call: CallFacts, models: frozenset[str], rules: TrajectoryRules, *, is_alone: bool) -> Standing:
-    """A call that names no model is never taken out."""
-    if call.requested_model is None:
-        return Standing("kept", maybe_side=is_alone)
-    for rule in rules.side_rules:
-        if rule.matches(call, is_alone=is_alone):
-            return Standing("side", f"side_rule_{rule.name}")
+    """A call that names no model is never taken out; of the rules the first that matches decides."""
+    rule = next((rule for rule in rules.side_rules if rule.matches(call, is_alone=is_alone)), None)
+    if rule is not None and rule.action == "keep":
+        return Standing("kept")
+    if rule is not None and rule.action == "exclude" and call.requested_model is not None:
+        return Standing("side", f"side_rule_{rule.name}")
+    if rule is not None:
+        return _doubtful(call, f"side_rule_{rule.name}", rules)
     if not is_alone:
         return Standing("kept")
-    if rules.other_model_is_side and models and call.requested_model not in models:
+    if rules.other_model_is_side and models and call.requested_model not in {None, *models}:
         return Standing("side", "side_other_model")
-    if rules.side_uncertain == "drop":
-        return Standing("side", "maybe_side", maybe_side=True)
-    return Standing("kept", maybe_side=True)
+    return _doubtful(call, "maybe_side", rules)
+
+
+def _doubtful(call: CallFacts, reason: str, rules: TrajectoryRules) -> Standing:
+    """Kept with a label, unless doubtful calls are to be dropped and this one names its model."""
+    is_dropped = rules.side_uncertain == "drop" and call.requested_model is not None
+    return Standing("side" if is_dropped else "kept", reason, maybe_side=True)
 
 
 def _unused(calls: Sequence[CallFacts], lineage: Lineage) -> list[CallFacts]:

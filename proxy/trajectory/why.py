@@ -123,8 +123,8 @@ def _findings(
     is_first = call.call_id == branch.owned_call_ids[0]
     if is_first:
         yield from (Finding("untrained", explain(one, "branch")) for one in branch.trainable.reasons)
-        if branch.maybe_side and branch.trainable.value:
-            yield Finding("doubtful", explain("maybe_side", "doubtful"))
+        if branch.side_reason is not None and branch.trainable.value:
+            yield Finding("doubtful", explain(branch.side_reason, "doubtful"))
     if call.constrained and branch.trainable.value and trajectory.rules.constrained_training == "mask":
         yield Finding("masked", explain("constrained", "masked"), ", ".join(call.constrained))
     yield from chain(_unresolved(call, link), _fork(link, branch, owners, is_first=is_first), _prefix(call))

@@ -319,7 +319,7 @@ def test_what_only_looks_like_a_side_call_is_labelled(uncertain: str) -> None:
 
 def test_a_configured_rule_excludes_what_it_matches() -> None:
     """By model, text or header; with its name in the reason."""
-    by_header = SideRule("review", signal="x-openai-subagent", signal_value="rev*")
+    by_header = SideRule("review", signals=(("x-openai-subagent", "rev*"),))
     by_model = SideRule("judge", requested_model="judge-*", has_tools=True)
     tape = Tape()
     tape.root([1], [10], lane_signals={"x-openai-subagent": "review"})
