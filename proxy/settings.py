@@ -262,7 +262,7 @@ class Settings(BaseSettings):
         False, description="Refuse profiles and engines whose calls could not be replayed."
     )
     missing_ids: Literal["fail", "mask"] = Field(
-        "fail", description="A reply without whole ids fails its call, or is kept and marked untrainable."
+        "fail", description="A reply without whole ids fails its call, or is passed on and its whole rollout is masked."
     )
     constrained_fields: Literal["flag", "drop", "refuse"] = Field(
         "flag", description="Fields that bend the distribution: passed and marked, dropped, or refused."

@@ -66,7 +66,7 @@ def assemble(rollout: Rollout, documents: Iterable[JsonObject], rules: Trajector
 def assemble_calls(rollout: Rollout, calls: Sequence[CallFacts], rules: TrajectoryRules) -> Trajectory:
     """The same, from calls that were read already."""
     reading = read(tuple(calls), rules)
-    branches = _branches(reading, rules, _bars(rollout))
+    branches = _branches(reading, rules, _bars(rollout, reading.calls))
     return Trajectory(
         rollout=rollout,
         rules=rules,
@@ -140,16 +140,20 @@ def _kind(chain: Chain, reading: Reading) -> BranchKind:
     return "main" if reading.lanes[chain.name].key == reading.main_path.lane else "subagent"
 
 
-def _bars(rollout: Rollout) -> tuple[str, ...]:
-    """What keeps a whole rollout from being trained on."""
-    return (f"rollout_{rollout.state}",) if rollout.state in {"expired", "deleted"} else ()
+def _bars(rollout: Rollout, calls: Sequence[CallFacts]) -> tuple[str, ...]:
+    """What keeps a whole rollout from being trained on.
+
+    A reply that the harness got and whose ids are not known is part of what it did: no row tells the whole story then.
+    """
+    ended = (f"rollout_{rollout.state}",) if rollout.state in {"expired", "deleted"} else ()
+    return (*ended, "missing_ids") if any(call.was_passed_on_without_ids for call in calls) else ended
 
 
 def _trainable(rollout: Rollout, reading: Reading, branches: Sequence[Branch]) -> Trainable:
     if any(branch.trainable.value for branch in branches):
         return Trainable(value=True)
     if not reading.calls:
-        return Trainable(value=False, reasons=(*_bars(rollout), "no_calls"))
+        return Trainable(value=False, reasons=(*_bars(rollout, ()), "no_calls"))
     standings = reading.standings.values()
     only_sides = ["side_calls_only"] if standings and all(one.kind == "side" for one in standings) else []
     reasons = [reason for branch in branches for reason in branch.trainable.reasons]

@@ -51,6 +51,11 @@ class CallFacts:
     """What else is passed on, as recorded."""
 
     @property
+    def was_passed_on_without_ids(self) -> bool:
+        """Whether the harness got a reply of which no row can tell; one that failed for want of ids it never got."""
+        return self.document["state"] == "done" and self.unusable is not None
+
+    @property
     def generated(self) -> int:
         """How many ids were sampled."""
         return len(self.logprobs)

@@ -106,6 +106,10 @@ REASONS: tuple[Reason, ...] = (
     *_reasons(
         "branch",
         "trajectory",
+        missing_ids=(
+            "a reply of the rollout came without whole ids, and `missing_ids` is `mask`",
+            "see `capture.gaps` of the excluded call: the engine cannot return ids, or something strips them",
+        ),
         rollout_expired=("the rollout's time ran out", "give it a longer `ttl_s`, and finish it in time"),
     ),
     *_reasons(

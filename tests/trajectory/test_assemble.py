@@ -220,8 +220,8 @@ def test_tokens_join_nothing_across_lanes() -> None:
     assert found["branches"][1]["links"][0] == {"call_id": "c1", "parent_call_id": None, "reason": "no_match"}
 
 
-def test_a_reply_without_ids_leaves_its_childs_row_whole() -> None:
-    """The child hangs from the nearest turn whose tokens it extends."""
+def test_a_reply_without_ids_leaves_its_childs_row_whole_and_masks_all() -> None:
+    """The child hangs from the nearest turn whose tokens it extends, and nothing of the rollout is trained on."""
     tape = Tape()
     start = tape.root([1], [10])
     bare = tape.broken(start, [1, 10, 2], [11], **without_ids())
@@ -233,7 +233,34 @@ def test_a_reply_without_ids_leaves_its_childs_row_whole() -> None:
     assert found["excluded"] == [{"call_id": "c1", "reason": "missing_ids"}]
     assert found["branches"][0]["links"][1]["reason"] == "parent_missing_ids"
     assert found["health"]["reasons"] == ["missing_ids"]
-    assert masked(found["branches"][0]) == [10, 12]
+    assert masked(found["branches"][0]) == []
+    assert found["branches"][0]["trainable"] == found["trainable"] == {"value": False, "reasons": ["missing_ids"]}
+
+
+def test_a_reply_without_ids_masks_the_branches_of_every_lane() -> None:
+    """A sub-agent's reply went into what the main agent did, and the other way round."""
+    tape = Tape()
+    tape.root([1], [10], lane_signals=MAIN)
+    tape.root([2], [11], lane_signals=FIRST_SUB, **without_ids())
+    tape.root([3], [12], lane_signals=SECOND_SUB)
+
+    found = document(tape, include_all=True)
+
+    assert [branch["trainable"]["reasons"] for branch in found["branches"]] == [["missing_ids"]] * 2
+    assert found["health"]["trained_tokens"] == 0
+    assert (found["health"]["complete"], found["health"]["reasons"]) == (False, ["missing_ids"])
+
+
+def test_a_call_that_failed_for_want_of_ids_masks_nothing_else() -> None:
+    """The harness never got the reply."""
+    tape = Tape()
+    tape.root([1], [10], **failed("missing_ids"))
+    tape.root([1], [11])
+
+    found = document(tape)
+
+    assert found["trainable"]["value"]
+    assert found["health"]["trained_tokens"] == 1
 
 
 def test_logprobs_that_are_no_numbers_are_missing() -> None:

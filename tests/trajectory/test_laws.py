@@ -206,6 +206,7 @@ def test_who_ignores_kinds_trains_on_nothing_wrong(case: Case) -> None:
         assert call["state"] == "done"
         assert call["capture"]["complete"]
         assert case.rollout.state in {"open", "finished"}
+        assert all(one["capture"]["complete"] for one in case.calls.values() if one["state"] == "done")
         assert not case.is_bent(call_id)
         assert (
             not call["requested_model"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, Fault, Say
 from tests.served import RolloutClient, served, settings_for
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
@@ -44,3 +44,26 @@ def test_a_served_rollout_becomes_rows(rollout: RolloutClient) -> None:
     assert sorted(one["reason"] for one in found["excluded"]) == ["side_other_model", "unused_choice"]
     masks = sum(sum(branch["loss_mask"]) for branch in found["branches"])
     assert masks == sum(len(calls[one]["completion_token_ids"]) for one in trained) > 0
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_one_reply_without_ids_masks_its_whole_rollout(kind: Any, tmp_path: Path) -> None:
+    """With `missing_ids = mask` the harness goes on, and nobody trains on a story with a hole."""
+    lanes = [{"x-claude-code-session-id": "s"}, {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a1"}]
+    with FakeEngine(kind) as engine, served(settings_for(tmp_path, engine.url, missing_ids="mask")) as proxy:
+        whole, holed = (proxy.rollout(rollout_id=name) for name in ("whole", "holed"))
+        for client in (whole, holed):
+            client.http.headers.update(lanes[0])
+            asked(client, [{"role": "user", "content": "Go."}])
+        holed.http.headers.update(lanes[1])
+        engine.script(Fault.no_ids(Say("who knows")))
+        asked(holed, [{"role": "user", "content": "Help."}])
+        whole.calls()
+        holed.calls()
+        found = {one: proxy.control.get(f"/rollouts/{one}/trajectory").json() for one in ("whole", "holed")}
+
+    assert found["whole"]["trainable"]["value"]
+    assert found["holed"]["trainable"] == {"value": False, "reasons": ["missing_ids"]}
+    assert [one["reason"] for one in found["holed"]["excluded"]] == ["missing_ids"]
+    assert sum(sum(branch["loss_mask"]) for branch in found["holed"]["branches"]) == 0
+    assert found["holed"]["health"]["complete"] is False
