@@ -30,6 +30,7 @@ from proxy.record import faults
 from proxy.request.conversation import CallNumbers, canonical_message, read_conversation
 from proxy.request.seed import mint_seed, seed_from_client
 from proxy.settings_page import flag_rows
+from proxy.trajectory.glossary import REASONS
 from tests.fakes import FakeEngine
 from tests.served import served, settings_for
 
@@ -305,7 +306,11 @@ def test_the_records_page_knows_every_kind_of_failure() -> None:
     page = (ROOT / "docs" / "records.md").read_text()
     section = page.partition("### Failure kinds")[2].partition("\n## ")[0]
 
-    assert set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == set(told_failures())
+    told = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, re.MULTILINE))
+
+    assert set(told) == set(told_failures())
+    # `rollpin rollouts why` tells each with what to do about it: proxy/trajectory/glossary.py.
+    assert told == {one.word: one.meaning for one in REASONS if one.places == ("failure",)}
 
 
 # --- seeds ------------------------------------------------------------------------------------------------------

@@ -290,7 +290,14 @@ REASONS: tuple[Reason, ...] = (
             "the engine fell silent for longer than its timeout",
             "see the engine's load, or raise `timeouts.silence_s`",
         ),
-        engine_aborted=("the engine ended the reply by an abort of its own", "see who aborts or pauses the engine"),
+        engine_aborted=(
+            "the engine ended the reply by an abort of its own, and it was not resumed",
+            "see who aborts or pauses the engine",
+        ),
+        resume_failed=(
+            "the parts of an interrupted reply do not make one message",
+            "none: the harness may ask again; update weights between replies where it happens often",
+        ),
         reply_too_large=("the reply is over `limits.reply_bytes`", "raise the limit, or cap the reply's length"),
         missing_ids=(
             "the reply's ids, logprobs and counts do not agree, and `missing_ids` is `fail`",

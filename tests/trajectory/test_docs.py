@@ -121,12 +121,3 @@ def test_the_page_of_prefixes_tells_every_reason_as_the_glossary_does() -> None:
     told = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", section, re.MULTILINE)
 
     assert told == [(one.word, one.meaning, one.remedy) for one in REASONS if one.places == ("prefix",)]
-
-
-def test_the_page_of_records_tells_every_failure_as_the_glossary_does() -> None:
-    """A kind that is new needs an entry there: what it means, and what to do about it."""
-    page = (ROOT / "docs" / "records.md").read_text()
-    section = page.partition("### Failure kinds")[2].partition("\n## ")[0]
-    told = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, re.MULTILINE))
-
-    assert told == {one.word: one.meaning for one in REASONS if one.places == ("failure",)}
