@@ -7,6 +7,9 @@ unknown keys (clients add and lose them), headers and times.
 """
 
 import hashlib
+import marshal
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +18,11 @@ from proxy.model import RENDERER_ARGUMENTS, Conversation, JsonObject
 
 HISTORY_START = "rollpin-history-1"
 CONTEXT_MARK = "rollpin-context-1"
+
+# Messages of some hundred long rollouts, 300 bytes each.
+MOST_LINKS = 100_000
+# The last version of the format without references, so that equal values have equal bytes.
+PLAIN_MARSHAL = 2
 
 # Arguments of the chat template that change the prompt.
 TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort", "continue_final_message", "documents")
@@ -25,19 +33,35 @@ def read_conversation(messages: Sequence[JsonObject], body: Mapping[str, Any]) -
 
     `messages` are the settled ones (volatile lines fixed); tools and template arguments come from `body`.
     """
-    numbers = CallNumbers()
-    chain = [hashlib.sha256(HISTORY_START.encode()).hexdigest()]
-    for message in messages:
-        chain.append(_link(chain[-1], canonical_message(message, numbers)))
+    chain = read_history(messages)
     tools_hash = digest(_without_nulls(body.get("tools") or []))
     template_hash = digest(template_arguments(body))
     return Conversation(
-        history=tuple(chain),
+        history=chain,
         tools_hash=tools_hash,
         template_hash=template_hash,
         context=digest([CONTEXT_MARK, chain[-1], tools_hash, template_hash]),
         has_assistant=any(message.get("role") == "assistant" for message in messages),
     )
+
+
+def read_history(messages: Sequence[JsonObject]) -> tuple[str, ...]:
+    """Chain hash after 0, 1, … n messages; what an earlier request began with is looked up rather than worked out."""
+    numbers = CallNumbers()
+    chain = [hashlib.sha256(HISTORY_START.encode()).hexdigest()]
+    spelling = b""
+    for message in messages:
+        # By the exact spelling of all that stands before it, since raw call ids count in the order of their appearance.
+        spelling = hashlib.sha256(spelling + marshal.dumps(message, PLAIN_MARSHAL)).digest()
+        if (known := _links.get(spelling)) is None:
+            before = len(numbers.names)
+            link = _link(chain[-1], canonical_message(message, numbers))
+            _links.put(spelling, (link, tuple(numbers.names[before:])))
+        else:
+            link, names = known
+            numbers.learn(names)
+        chain.append(link)
+    return tuple(chain)
 
 
 def template_arguments(body: Mapping[str, Any]) -> JsonObject:
@@ -54,12 +78,44 @@ class CallNumbers:
     """Tool-call ids by order of first appearance."""
 
     def __init__(self) -> None:
+        self.names: list[str] = []
         self._numbers: dict[str, int] = {}
+
+    def learn(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.number(name)
 
     def number(self, call_id: object) -> int | None:
         if not isinstance(call_id, str):
             return None
-        return self._numbers.setdefault(call_id, len(self._numbers))
+        if call_id not in self._numbers:
+            self._numbers[call_id] = len(self.names)
+            self.names.append(call_id)
+        return self._numbers[call_id]
+
+
+class LinkMemory:
+    """Chain hashes of histories that were read lately, by their spelling; forgets the longest unused. For any thread.
+
+    A conversation of 400 messages costs a sixth with it: every later request of a rollout repeats the earlier ones.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._links: OrderedDict[bytes, tuple[str, tuple[str, ...]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, spelling: bytes) -> tuple[str, tuple[str, ...]] | None:
+        with self._lock:
+            if (link := self._links.get(spelling)) is not None:
+                self._links.move_to_end(spelling)
+            return link
+
+    def put(self, spelling: bytes, link: tuple[str, tuple[str, ...]]) -> None:
+        with self._lock:
+            self._links[spelling] = link
+            if len(self._links) > self._most:
+                self._links.popitem(last=False)
 
 
 def canonical_message(message: JsonObject, numbers: CallNumbers) -> JsonObject:
@@ -136,3 +192,6 @@ def _without_nulls(value: Any) -> Any:
 
 def _link(previous: str, message: JsonObject) -> str:
     return hashlib.sha256(previous.encode() + canonical_json(message)).hexdigest()
+
+
+_links = LinkMemory(MOST_LINKS)

@@ -1,27 +1,84 @@
-"""Real engines, one at a time, each behind a proxy of its own. An engine that cannot start is a failure."""
+"""Real engines, one at a time, each behind a proxy of its own. An engine that cannot start is a failure.
+
+A start takes a minute, so modules share an engine that is already there, and tests run in the order of their engines.
+"""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.live.engines.places import Kind
 from tests.live.engines.start import Engine, running
 from tests.live.harness import Site
 from tests.served import served, settings_for
 
+# The small real model last among those that share; tests with engines of their own after all of them.
+ORDER = ("vllm", "sglang", "real_model", "own")
+
+
+class Stage:
+    """Room for one engine."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._key: tuple[Kind, str] | None = None
+        self._engine: Engine | None = None
+
+    def engine(self, kind: Kind, model: str) -> Engine:
+        """This engine, started if another stands there or none."""
+        if self._engine is None or self._key != (kind, model) or not self._engine.is_alive():
+            self.clear()
+            self._engine = self._stack.enter_context(running(kind, model))
+            self._key = (kind, model)
+        return self._engine
+
+    def clear(self) -> None:
+        """Stop the engine, if there is one."""
+        self._stack.close()
+        self._engine = self._key = None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one engine behind one another; the sort keeps the order of the rest."""
+    items.sort(key=lambda item: ORDER.index(engine_of(item)))
+
+
+def engine_of(item: pytest.Item) -> str:
+    """Which engine a test stands before."""
+    names = getattr(item, "fixturenames", ())
+    if "site" in names:
+        return str(item.callspec.params["site"])  # type: ignore[attr-defined]
+    return "real_model" if "real_model" in names else "own"
+
+
+@pytest.fixture(scope="session")
+def stage() -> Iterator[Stage]:
+    stage = Stage()
+    yield stage
+    stage.clear()
+
+
+@pytest.fixture(autouse=True)
+def _room(request: pytest.FixtureRequest, stage: Stage) -> None:
+    """Two cores bear one engine at a time: tests that start their own find an empty stage."""
+    if engine_of(request.node) == "own":
+        stage.clear()
+
 
 @pytest.fixture(scope="module", params=["vllm", "sglang"])
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The tiny random model on each engine in turn."""
-    with running(request.param) as engine:
-        yield from behind_a_proxy(engine, tmp_path_factory.mktemp(request.param))
+    engine = stage.engine(request.param, "tiny")
+    yield from behind_a_proxy(engine, tmp_path_factory.mktemp(request.param))
 
 
 @pytest.fixture(scope="module")
-def real_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def real_model(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A small real model on vLLM."""
-    with running("vllm", "smollm2") as engine:
-        yield from behind_a_proxy(engine, tmp_path_factory.mktemp("smollm2"))
+    engine = stage.engine("vllm", "smollm2")
+    yield from behind_a_proxy(engine, tmp_path_factory.mktemp("smollm2"))
 
 
 def behind_a_proxy(engine: Engine, folder: Path) -> Iterator[Site]:

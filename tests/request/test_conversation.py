@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.model import Conversation
-from proxy.request.conversation import read_conversation
+from proxy.request.conversation import LinkMemory, read_conversation
 from tests import make
 
 Json = dict[str, Any]
@@ -188,3 +188,27 @@ def test_messages_never_run_into_each_other(one: list[str], other: list[str]) ->
     same = talk(*map(make.user, one)).context == talk(*map(make.user, other)).context
 
     assert same == (one == other)
+
+
+def test_a_history_read_before_is_read_the_same_again() -> None:
+    """What is remembered goes by exact spelling: other raw ids in another order are another history."""
+
+    def talk(one: str, two: str, answers: str) -> list[dict[str, Any]]:
+        calls = [{"id": name, "function": {"name": "f", "arguments": "{}"}} for name in (one, two)]
+        return [make.user(), {"role": "assistant", "tool_calls": calls}, {"role": "tool", "tool_call_id": answers}]
+
+    told = [talk("a", "b", "a"), talk("b", "a", "a"), talk("a", "b", "b"), talk("x", "y", "x")]
+    cold = [read_conversation(messages, {}).history for messages in told]
+    warm = [read_conversation(messages, {}).history for messages in told]
+
+    assert warm == cold
+    assert cold[0] == cold[3] != cold[1] == cold[2]
+
+
+def test_memory_of_histories_is_bounded() -> None:
+    """The longest unused are forgotten, and only cost time."""
+    memory = LinkMemory(2)
+    for name in (b"a", b"b", b"a", b"c"):
+        memory.get(name) or memory.put(name, (name.decode(), ()))
+
+    assert [memory.get(name) is not None for name in (b"a", b"b", b"c")] == [True, False, True]
