@@ -12,7 +12,7 @@ CallId = NewType("CallId", str)
 JsonObject: TypeAlias = dict[str, Any]
 
 Api = Literal["chat", "messages", "responses", "completions"]
-EngineKind = Literal["vllm", "sglang"]
+EngineKind = Literal["vllm", "sglang", "nemo_rl"]
 RolloutState = Literal["open", "finished", "expired", "deleted"]
 
 # The complete set that decides how a token is drawn; each is sent with every call.
@@ -332,7 +332,7 @@ class EngineFacts:
     @property
     def honours_seeds(self) -> bool:
         """SGLang ignores seeds unless it runs in deterministic mode."""
-        return self.kind == "vllm" or bool(self.deterministic)
+        return self.kind != "sglang" or bool(self.deterministic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,9 @@ class EngineSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     url: str = Field(description="Base URL of the server, without /v1.")
-    kind: Literal["auto", "vllm", "sglang"] = Field("auto", description="What serves there; auto asks it.")
+    kind: Literal["auto", "vllm", "sglang", "nemo_rl"] = Field(
+        "auto", description="What serves there; auto asks it, and takes NeMo-RL for the vLLM in it."
+    )
     api_key: Secret = Field(None, description="Bearer token that the engine wants, if any.")
     weight: float = Field(1.0, gt=0, description="Share of the rollouts that it gets among its peers.")
 

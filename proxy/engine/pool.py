@@ -16,6 +16,7 @@ import structlog
 from proxy.engine.dialect import Dialect
 from proxy.engine.fit import check_fit
 from proxy.engine.gate import Gates, class_of, minds_classes
+from proxy.engine.nemo_rl import NemoRlDialect
 from proxy.engine.probe import Probe, is_same_server
 from proxy.engine.sglang import SglangDialect
 from proxy.engine.share import Seat, choose_seat
@@ -25,7 +26,7 @@ from proxy.errors import Conflict, EngineFault, EngineUnready, NotFound, Profile
 from proxy.model import EngineKind, EngineRef, Finding, Profile, RolloutId
 from proxy.settings import EngineSettings
 
-DIALECTS: dict[EngineKind, Dialect] = {"vllm": VllmDialect(), "sglang": SglangDialect()}
+DIALECTS: dict[EngineKind, Dialect] = {"vllm": VllmDialect(), "sglang": SglangDialect(), "nemo_rl": NemoRlDialect()}
 
 # How often an engine that is not well, and one that is, are looked at.
 UNWELL_LOOK_S = 1.0

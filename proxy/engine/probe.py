@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from proxy.engine.dialect import CHAT_PATH
 from proxy.engine.fingerprint import BATTERY, fingerprint
+from proxy.engine.nemo_rl import PREFIX_FIELD
 from proxy.engine.upstream import Answer, Upstream
 from proxy.errors import EngineFault, EngineUnready
 from proxy.model import EngineFacts, EngineKind, JsonObject
@@ -17,12 +18,14 @@ SGLANG_CHECKS_BIAS_FROM = (0, 5, 18)
 # Where that error tells the vocabulary, and how many ids there are beyond the number it tells.
 VOCABULARY_IN_REFUSAL: dict[EngineKind, tuple[str, int]] = {
     "vllm": (r"Vocabulary size: (\d+)", 0),
+    "nemo_rl": (r"Vocabulary size: (\d+)", 0),
     "sglang": (r"keys in \[0, (\d+)\]", 1),
 }
 # Prompt ids as no engine takes them, where each would look for them; one that looks names the field in its refusal.
 MALFORMED_PROMPT: dict[EngineKind, tuple[JsonObject, str]] = {
     "vllm": ({"kv_transfer_params": {"prompt_token_ids": []}}, "prompt_token_ids"),
     "sglang": ({"input_ids": "none"}, "input_ids"),
+    "nemo_rl": ({PREFIX_FIELD: "none"}, PREFIX_FIELD),
 }
 SMALLEST_ASK: JsonObject = {"messages": [{"role": "user", "content": "-"}], "max_tokens": 1}
 
@@ -35,7 +38,7 @@ class Probe:
         self._url = url
         self._api_key = api_key
 
-    async def facts(self, kind: Literal["auto", "vllm", "sglang"], known: EngineFacts | None = None) -> EngineFacts:
+    async def facts(self, kind: EngineKind | Literal["auto"], known: EngineFacts | None = None) -> EngineFacts:
         """Everything the proxy needs to know; raises EngineUnready with the reason where it cannot be had.
 
         The size of the vocabulary, and whether exact prompts are taken, are read out of refusals, which engines log as
@@ -43,9 +46,11 @@ class Probe:
         """
         model = await self._served_model()
         found = _kind_of(model)
-        if kind not in {"auto", found}:
+        if kind not in {"auto", found} and (kind, found) != ("nemo_rl", "vllm"):
             raise EngineUnready(f"{self._url} was configured as {kind} but looks like {found}")
         facts = await (self._sglang_facts(model) if found == "sglang" else self._vllm_facts(model))
+        if kind == "nemo_rl":
+            facts = replace(facts, kind=kind)
         facts = replace(facts, fingerprint=await self._fingerprint(facts))
         if known is not None and is_same_server(facts, known):
             return replace(facts, vocabulary=known.vocabulary, takes_exact_prompts=known.takes_exact_prompts)
