@@ -51,7 +51,7 @@ def test_capture_fields_are_forced(kind: str, *, stream: bool) -> None:
 
     assert (body["logprobs"], body["top_logprobs"], body["stream"]) == (True, 0, stream)
     assert body.get("stream_options") == ({"include_usage": True} if stream else None)
-    if kind == "vllm":
+    if kind != "sglang":
         assert (body["return_token_ids"], body["include_reasoning"]) == (True, True)
     elif stream:
         assert (body["return_input_ids_in_sglext"], body["return_output_ids_in_sglext"]) == (True, True)
@@ -167,9 +167,14 @@ def test_tools_that_are_hidden_from_the_model_are_hidden_in_renders(kind: str) -
 def test_exact_ids_go_in_by_the_engines_own_door(kind: str) -> None:
     """And only where they are to be supplied."""
     prefix = make.plan().prefix
-    exact = replace(prefix, requested=True, token_ids=(1, 2, 3), length=3)
+    exact = replace(prefix, requested=True, token_ids=(1, 2, 3), length=3, parent_length=2)
+    doors = {
+        "vllm": {"kv_transfer_params": {"prompt_token_ids": [1, 2, 3]}},
+        "sglang": {"input_ids": [1, 2, 3]},
+        "nemo_rl": {"required_prefix_token_ids": [1, 2]},
+    }
+    names = {name for door in doors.values() for name in door}
 
     sent = encoded(kind, make.plan(prefix=exact))
-    door = sent["input_ids"] if kind == "sglang" else sent["kv_transfer_params"]["prompt_token_ids"]
-    assert door == [1, 2, 3]
-    assert not {"input_ids", "kv_transfer_params"} & set(encoded(kind, make.plan(prefix=prefix)))
+    assert {name: sent[name] for name in names & set(sent)} == doors[kind]
+    assert not names & set(encoded(kind, make.plan(prefix=prefix)))
