@@ -86,11 +86,11 @@ class Asking:
         async with self._wiring.upstream.ask(plan.engine, self._dialect.encode(plan), plan.call_id) as events:
             async for event in events:
                 self.first_event_s = self.first_event_s or clock.ticks() - self._started
-                fold.feed(event)
+                said = fold.feed(event)
                 if fold.ended:
-                    self._held.append(event)
-                elif not self._parts and not (self._interruptions and _says_nothing(event)):
-                    self._running.publish(plan.seed.choice, event)
+                    self._held.append(said)
+                elif not self._parts and not (self._interruptions and _says_nothing(said)):
+                    self._running.publish(plan.seed.choice, said)
             self.is_disturbed |= events.is_disturbed
         part = Part(plan, fold.finish())
         self._growing = None

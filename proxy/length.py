@@ -2,11 +2,13 @@
 
 import json
 
+from proxy.engine.completions import measured_text
 from proxy.engine.dialect import engine_messages
 from proxy.engine.pool import DIALECTS
 from proxy.errors import BadAsk, EngineFault
-from proxy.model import Ask, EngineRef, Prefix, Profile
+from proxy.model import Ask, EngineRef, EngineRequest, Prefix, Profile
 from proxy.request.conversation import TEMPLATE_FIELDS
+from proxy.request.prompt import prompt_ids
 from proxy.request.sampling import Room, asked_max_tokens
 from proxy.wiring import Wiring
 
@@ -42,8 +44,9 @@ async def measure_context(
     context = engine.facts.context_length
     if not limits or context is None or min(limits) + most_prompt_tokens(ask) <= context:
         return None
-    dialect = DIALECTS[engine.facts.kind]
-    request = dialect.render(ask, engine, engine_messages(ask, dialect.reasoning_key))
+    if (ids := prompt_ids(ask)) is not None:
+        return context_left(len(ids), engine)
+    request = rendering(ask, engine)
     try:
         answer = await wiring.upstream.question(engine.url, request.path, request.body, api_key=engine.api_key)
     except EngineFault as fault:
@@ -53,6 +56,14 @@ async def measure_context(
         return None
     count = answer.body.get("count") if answer.status == 200 and isinstance(answer.body, dict) else None
     return context_left(count, engine) if isinstance(count, int) else None
+
+
+def rendering(ask: Ask, engine: EngineRef) -> EngineRequest:
+    """The question how many tokens a prompt takes; the answer's `count` tells."""
+    if ask.api == "completions":
+        return measured_text(ask, engine)
+    dialect = DIALECTS[engine.facts.kind]
+    return dialect.render(ask, engine, engine_messages(ask, dialect.reasoning_key))
 
 
 async def measure_budget(ask: Ask, wiring: Wiring) -> int | None:

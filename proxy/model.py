@@ -188,6 +188,9 @@ class Ask:
     """Tool-call ids that the client echoes -> the engine's own, once they were looked up."""
 
 
+# Why a call has no parent yet whose prompt has no turns: what it goes on from only tokens tell, once they are known.
+PLAIN_PROMPT = "plain_prompt"
+
 ParentOutcome = Literal["root", "resolved", "unresolved"]
 
 

@@ -23,6 +23,7 @@ from proxy.length import decide_room
 from proxy.model import Ask, Call, Claimed, Completion, Delivery, Failure, Outcome, Parent, Plan, Replayable, Timing
 from proxy.recorded import recorded_reply
 from proxy.request.parent import echoed_call_ids, echoes, resolve_parent
+from proxy.request.prompt import refuse_foreign_ids
 from proxy.request.sampling import PinRules, pin_sampling
 from proxy.running import Head, Running
 from proxy.supply import prove, supply_prefix
@@ -66,6 +67,7 @@ async def decide(ask: Ask, wiring: Wiring) -> Decision:
     rollout = ask.identity.rollout
     profile = wiring.profiles.of_rollout(rollout)
     engine = wiring.pool.choose(rollout.rollout_id, profile)
+    refuse_foreign_ids(ask, engine.facts)
     parent, engine_call_ids = await find_parent(ask, wiring)
     ask = replace(ask, engine_call_ids=engine_call_ids)
     prefix = await supply_prefix(ask, parent, profile, engine, wiring)

@@ -31,6 +31,18 @@ def ask_in_chat_form(
     """
     messages = _messages(chat.get("messages"))
     check_media(messages, settings.media_hosts)
+    return ask_of(identity, api, body, chat, messages, left_out)
+
+
+def ask_of(
+    identity: Identity,
+    api: Api,
+    body: JsonObject,
+    chat: JsonObject,
+    messages: Sequence[JsonObject],
+    left_out: Sequence[str] = (),
+) -> Ask:
+    """The same of messages that were checked; raises BadAsk naming the chat field."""
     check_fields(chat)
     asked_max_tokens(chat)
     read_client_seed(chat.get("seed"))

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from proxy import clock
 from proxy.api.chat import ChatView, read_ask
+from proxy.api.completions import COMPLETIONS
 from proxy.api.delivery import DeliveryResponse
 from proxy.api.responses import RESPONSES
 from proxy.api.responses.names import request_of_response
@@ -27,7 +28,11 @@ from proxy.wiring import Wiring
 
 ROLLOUT_BASE = "/rollouts/{rollout_id}/v1"
 PLAIN_BASE = "/v1"
-CALLS: Mapping[str, ClientApi] = {"chat/completions": ClientApi(read_ask, ChatView), "responses": RESPONSES}
+CALLS: Mapping[str, ClientApi] = {
+    "chat/completions": ClientApi(read_ask, ChatView),
+    "responses": RESPONSES,
+    "completions": COMPLETIONS,
+}
 """Where a model call is asked for, and in which API."""
 # FastAPI, unlike HTTP, takes GET for GET alone.
 READ = ["GET", "HEAD"]

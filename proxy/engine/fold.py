@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.echo import client_message
+from proxy.engine.text_events import in_chat_form
 from proxy.engine.upstream import error_frame
 from proxy.errors import EngineFault
 from proxy.model import Completion, JsonObject, Plan, Tokens
@@ -60,14 +61,19 @@ class ReplyFold:
         """Whether an event so far has shown that the reply is over."""
         return self._finish_reason is not None
 
-    def feed(self, event: JsonObject) -> None:
-        """Take in one event; raises EngineFault where it is an error frame or no chat event at all."""
+    def feed(self, event: JsonObject) -> JsonObject:
+        """Take in one event, and give it back in chat form.
+
+        Raises EngineFault where it is an error frame or no event of a reply at all.
+        """
         if fault := error_frame(event):
             raise fault
         try:
-            self._take(event)
+            said = in_chat_form(event)
+            self._take(said)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise EngineFault("engine_malformed", 502, f"an event of unknown form: {str(event)[:200]}") from error
+        return said
 
     def _take(self, event: JsonObject) -> None:
         choice = _only_choice(event["choices"])

@@ -1,13 +1,15 @@
-"""SGLang's chat dialect (seen on 0.5.23).
+"""SGLang's dialect (seen on 0.5.23).
 
-A whole reply carries ids in its choice with `return_token_ids`, which a stream refuses; a stream carries them in one
-`sglext` event after the one that shows the end. Weight versions are in the metadata of whole replies only. Exact prompt
-ids go in by `input_ids`; the messages then only serve its checks. An id outside the vocabulary would kill the server.
+In chat a whole reply carries ids in its choice with `return_token_ids`, which a stream refuses; a stream carries them
+in one `sglext` event after the one that shows the end. Plain completions carry them in their choices either way.
+Weight versions are in the metadata of whole replies only. Exact prompt ids go in by `input_ids`; the messages then only
+serve its checks. An id outside the vocabulary would kill the server.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
+from proxy.engine.completions import COMPLETIONS_PATH, completion_body
 from proxy.engine.dialect import CHAT_PATH, common_body, render_body, tool_choice
 from proxy.engine.fold import Arrived
 from proxy.model import Ask, EngineKind, EngineRef, EngineRequest, JsonObject, Plan
@@ -21,6 +23,8 @@ class SglangDialect:
     shaping = frozenset({"response_format", "regex", "ebnf", "logit_bias", "min_tokens"})
 
     def encode(self, plan: Plan) -> EngineRequest:
+        if plan.ask.api == "completions":
+            return EngineRequest(COMPLETIONS_PATH, completion_body(plan) | {"rid": plan.call_id})
         body = common_body(plan, self.reasoning_key)
         body |= {"rid": plan.call_id, "separate_reasoning": True, "stream_reasoning": True}
         if plan.ask.stream:
@@ -53,7 +57,7 @@ class SglangDialect:
         sampled = extra.get("output_ids")
         return Arrived(
             prompt_ids=choice.get("prompt_token_ids") or extra.get("input_ids"),
-            completion_ids=choice.get("response_token_ids") or (sampled[0] if sampled else []),
+            completion_ids=choice.get("response_token_ids") or choice.get("token_ids") or (sampled or [[]])[0],
             weight_versions=_weight_versions(event.get("metadata")),
         )
 

@@ -1,12 +1,14 @@
-"""vLLM's chat dialect (seen on 0.32.0).
+"""vLLM's dialect (seen on 0.32.0).
 
-Ids come with `return_token_ids`: the prompt's at the top level of the first event or of the whole reply, the sampled
-ones in each choice. `include_reasoning: false` would null ids and logprobs, so true is forced. Exact prompt ids go in
-by `kv_transfer_params`, needing no connector; the messages are then not rendered.
+Ids come with `return_token_ids`: the prompt's at the top level of the first event or of the whole reply (of plain
+completions in the choice there), the sampled ones in each choice. `include_reasoning: false` would null ids and
+logprobs, so true is forced. Exact prompt ids go in by `kv_transfer_params`, needing no connector; the messages are then
+not rendered.
 """
 
 from collections.abc import Sequence
 
+from proxy.engine.completions import COMPLETIONS_PATH, completion_body
 from proxy.engine.dialect import CHAT_PATH, common_body, render_body
 from proxy.engine.fold import Arrived
 from proxy.model import Ask, EngineKind, EngineRef, EngineRequest, JsonObject, Plan
@@ -22,6 +24,8 @@ class VllmDialect:
     )
 
     def encode(self, plan: Plan) -> EngineRequest:
+        if plan.ask.api == "completions":
+            return EngineRequest(COMPLETIONS_PATH, completion_body(plan))
         body = common_body(plan, self.reasoning_key)
         body |= {"return_token_ids": True, "include_reasoning": True}
         if body.get("continue_final_message"):
@@ -41,4 +45,5 @@ class VllmDialect:
         return EngineRequest("/detokenize", {"model": engine.facts.model, "tokens": list(ids)})
 
     def read_tokens(self, event: JsonObject, choice: JsonObject) -> Arrived:
-        return Arrived(prompt_ids=event.get("prompt_token_ids"), completion_ids=choice.get("token_ids") or [])
+        prompt_ids = event.get("prompt_token_ids") or choice.get("prompt_token_ids")
+        return Arrived(prompt_ids=prompt_ids, completion_ids=choice.get("token_ids") or [])

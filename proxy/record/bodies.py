@@ -121,7 +121,7 @@ def _keep_apart(connection: sqlite3.Connection, rollout_id: str, name: str, valu
         return {"chain": _keep_chain(connection, rollout_id, value)}
     if len(json.dumps(value)) < _LEAST_APART:
         return None
-    if isinstance(value, list):
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
         # One by one: of a system text in blocks, one block changes with each request and the others never do.
         return {"items": [_keep(connection, rollout_id, item) for item in value]}
     return {"value": _keep(connection, rollout_id, value)}

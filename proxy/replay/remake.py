@@ -69,7 +69,8 @@ def _barriers(call: JsonObject) -> Iterator[str]:
 def has_media(message: JsonObject) -> bool:
     """Whether a message holds more than text: ids alone do not bring an image back."""
     content = message.get("content")
-    return isinstance(content, list) and any(part.get("type") not in {"text", "refusal"} for part in content)
+    parts = content if isinstance(content, list) else []
+    return any(part.get("type") not in {"text", "refusal"} for part in parts if isinstance(part, dict))
 
 
 def takes(call: JsonObject, context_length: int | None) -> tuple[Take, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.canonical import canonical_json
-from proxy.model import Ask, JsonObject, Parent, ParentCandidate, ParentSearch
+from proxy.model import PLAIN_PROMPT, Ask, JsonObject, Parent, ParentCandidate, ParentSearch
 from proxy.request.conversation import canonical_arguments, canonical_content
 
 # Clients were seen to tell one reply in two messages; a long run of assistant turns is somebody's worked example.
@@ -44,7 +44,7 @@ def resolve_parent(ask: Ask, search: ParentSearch) -> Parent:
     """The parent among the earlier calls that answered what stands before the last reply, with the reason."""
     told = echoes(ask)
     if not told:
-        return Parent("root", "first_turn")
+        return Parent("root", PLAIN_PROMPT if ask.api == "completions" else "first_turn")
     matches = [
         candidate
         for echo in told

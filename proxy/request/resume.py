@@ -28,6 +28,8 @@ def _obstacles(plan: Plan, partial: Completion) -> Iterator[str]:
         yield "exact_prompts_not_taken"
     if any(plan.sampling.effective.get(name, neutral) != neutral for name, neutral in NEUTRAL_PENALTIES.items()):
         yield "penalties"
+    if plan.ask.api == "completions":
+        yield "plain_prompt"
     if plan.sampling.length.get("stop"):
         yield "stop_strings"
     if set(plan.sampling.constrained) - STATELESS_SHAPING:

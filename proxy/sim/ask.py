@@ -12,6 +12,7 @@ from proxy.sim.reader import Parsing
 from proxy.sim.scenario import Scenario
 from proxy.sim.shaping import Manner, Sampling
 from proxy.sim.template import Json
+from proxy.sim.tokens import encode
 
 Spans = tuple[tuple[str, int, int], ...]
 """Which weight version made which tokens: version, start, end."""
@@ -66,6 +67,8 @@ class Ask:
     limits: Limits
     parsing: Parsing
     headers: Mapping[str, str]
+    is_plain: bool = False
+    """It has a prompt instead of a conversation, and its reply is text."""
 
     @property
     def stream(self) -> bool:
@@ -86,6 +89,9 @@ class Ask:
     @property
     def logprobs(self) -> int | None:
         """How many alternatives come with each token's logprob; None for no logprobs at all."""
+        if self.is_plain:
+            asked = self.body.get("logprobs")
+            return None if asked is None else int(asked)
         return int(self.body.get("top_logprobs") or 0) if self.body.get("logprobs") else None
 
 
@@ -116,6 +122,10 @@ class Dialect(Protocol):
 
     def read(self, body: Json, headers: Mapping[str, str], setup: Setup) -> Ask:
         """Check a request; `Refusal` or `EngineDeath` when it can't be served."""
+        ...
+
+    def read_plain(self, body: Json, headers: Mapping[str, str], setup: Setup) -> Ask:
+        """The same for a plain completion."""
         ...
 
     def seed(self, ask: Ask, setup: Setup, choice: int) -> int | None:
@@ -209,6 +219,13 @@ def is_id_list(value: Any) -> bool:
         and bool(value)
         and all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in value)
     )
+
+
+def plain_prompt(value: Any) -> tuple[int, ...] | None:
+    """The ids of one prompt, given as text or as ids; None where it is neither."""
+    if isinstance(value, str):
+        return encode(value)
+    return tuple(value) if is_id_list(value) else None
 
 
 def thinking(body: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from proxy.sim.ask import Dialect, EngineDeath, Refusal, Setup
+from proxy.sim.ask import Ask, Dialect, EngineDeath, Refusal, Setup
 from proxy.sim.exchange import Exchange
 from proxy.sim.mark import Marked
 from proxy.sim.script import Fault, Item, item_from_json
@@ -129,6 +129,7 @@ class Engine:
         """The HTTP application."""
         routes = [
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/v1/completions", self._complete, methods=["POST"]),
             Route("/_sim/script", self._take_script, methods=["POST"]),
             Route("/_sim/requests", self._tell_requests),
             Route("/_sim/state", self._tell_state),
@@ -137,6 +138,12 @@ class Engine:
         return Marked(Starlette(routes=routes, exception_handlers={HTTPException: _plain_error}))
 
     async def _chat(self, request: Request) -> Response:
+        return await self._generate(request, self.dialect.read)
+
+    async def _complete(self, request: Request) -> Response:
+        return await self._generate(request, self.dialect.read_plain)
+
+    async def _generate(self, request: Request, read: Callable[[Json, Mapping[str, str], Setup], Ask]) -> Response:
         try:
             body = await _json_object(request, self.dialect)
         except Refusal as refusal:
@@ -144,7 +151,7 @@ class Engine:
         headers = dict(request.headers)
         received = Received(request.method, request.url.path, headers, body)
         try:
-            ask = self.dialect.read(body, headers, self.setup)
+            ask = read(body, headers, self.setup)
         except Refusal as refusal:
             self._remember(self.refused, received)
             return JSONResponse(refusal.body, refusal.status)

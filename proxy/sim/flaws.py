@@ -22,9 +22,7 @@ def spoil(events: list[Event], flaw: FaultKind) -> list[Event]:
             for choice in _choices(events):
                 choice["logprobs"] = None
         case "null_logprob":
-            told = [c["logprobs"]["content"] for c in _choices(events) if c.get("logprobs")]
-            if told:
-                told[0][0]["logprob"] = None
+            _drop_first_logprob([c["logprobs"] for c in _choices(events) if c.get("logprobs")])
         case "no_finish":
             for choice in _choices(events):
                 choice["finish_reason"] = None
@@ -46,6 +44,13 @@ def _without_ids(events: list[Event]) -> list[Event]:
             choice.pop(name, None)
     kept = [e for e in events if not (e.payload.get("sglext") and not e.payload.get("choices"))]
     return [replace(e, payload=_without(e.payload, "prompt_token_ids", "sglext")) for e in kept]
+
+
+def _drop_first_logprob(told: list[Json]) -> None:
+    if told and "content" in told[0]:
+        told[0]["content"][0]["logprob"] = None
+    elif told:
+        told[0]["token_logprobs"][0] = None
 
 
 def _drop_last_id(events: list[Event]) -> None:

@@ -38,7 +38,8 @@ def read_health(calls: Sequence[CallFacts], branches: Sequence[Branch]) -> Healt
     """The counts, and what is missing."""
     states = [call.document["state"] for call in calls]
     links = [link.reason for branch in branches for link in branch.links]
-    outcomes = [call.parent_outcome for call in calls if not call.unusable]
+    joined = {link.call_id for branch in branches for link in branch.links if link.reason == "by_tokens"}
+    outcomes = [call.parent_outcome for call in calls if not call.unusable and call.call_id not in joined]
     prefixes = [call.document["prefix"] or {} for call in calls]
     reasons = _missing(calls)
     return Health(
@@ -53,7 +54,7 @@ def read_health(calls: Sequence[CallFacts], branches: Sequence[Branch]) -> Healt
         roots=outcomes.count("root"),
         resolved=outcomes.count("resolved"),
         by_tokens=links.count("by_tokens"),
-        unresolved=outcomes.count("unresolved") - links.count("by_tokens"),
+        unresolved=outcomes.count("unresolved"),
         not_extending=links.count("not_extending"),
         maybe_side=sum(branch.maybe_side for branch in branches),
         prefix_eligible=sum(bool(prefix.get("eligible")) for prefix in prefixes),

@@ -7,7 +7,7 @@ the call hangs from the nearest ancestor that it does extend, or from none. The 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from proxy.model import CallId
+from proxy.model import PLAIN_PROMPT, CallId
 from proxy.trajectory.call_facts import CallFacts
 from proxy.trajectory.lanes import Lane
 
@@ -20,7 +20,7 @@ class Lineage:
     parents: Mapping[CallId, CallId]
     """Recorded parents, and those that were joined."""
     joined: frozenset[CallId]
-    """Unresolved calls whose parent was found by tokens."""
+    """Unresolved calls and plain prompts whose parent was found by tokens."""
     continued: frozenset[CallId]
     """Calls that some later call goes on from."""
 
@@ -48,10 +48,10 @@ def recorded_parents(calls: Sequence[CallFacts]) -> dict[CallId, CallId]:
 
 
 def read_lineage(calls: Sequence[CallFacts], lanes: Mapping[CallId, Lane]) -> Lineage:
-    """Recorded parents, and for unresolved calls those that their tokens prove."""
+    """Recorded parents, and for unresolved calls and plain prompts those that their tokens prove."""
     parents, joined = recorded_parents(calls), set[CallId]()
     for call in calls:
-        if call.parent_outcome != "unresolved" or call.unusable:
+        if call.unusable or not (call.parent_outcome == "unresolved" or call.parent_reason == PLAIN_PROMPT):
             continue
         if (found := _by_tokens(call, calls, lanes, parents)) is not None:
             parents[call.call_id] = found

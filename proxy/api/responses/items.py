@@ -40,7 +40,7 @@ class Messages:
 
     def message(self, where: str, item: JsonObject) -> None:
         role = item.get("role")
-        if role not in ROLES:
+        if not isinstance(role, str) or role not in ROLES:
             raise BadAsk(f"{where}.role must be one of {', '.join(sorted(ROLES))}", param=f"{where}.role")
         content = read_content(f"{where}.content", item.get("content"))
         if role == "assistant":
@@ -113,14 +113,14 @@ def read_content(where: str, value: Any) -> str | list[JsonObject]:
 
 def read_reasoning(where: str, item: JsonObject) -> str:
     """What was thought: out of our own seal, else as told, else its summary."""
-    if (text := unseal(item.get("encrypted_content"))) is not None:
-        return text
-    return "\n".join(_texts(where, item, "content")) or "\n".join(_texts(where, item, "summary"))
+    told, summed_up = ("\n".join(_texts(where, item, name)) for name in ("content", "summary"))
+    sealed = unseal(item.get("encrypted_content"))
+    return sealed if sealed is not None else told or summed_up
 
 
 def _part(where: str, part: Any) -> JsonObject:
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind in TEXT_PARTS:
+    if isinstance(kind, str) and kind in TEXT_PARTS:
         return {"type": "text", "text": _text(where, part, "refusal" if kind == "refusal" else "text")}
     if kind == "input_image" and isinstance(part.get("image_url"), str):
         detail = {"detail": part["detail"]} if part.get("detail") is not None else {}

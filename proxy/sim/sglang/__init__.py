@@ -1,4 +1,4 @@
-"""SGLang's chat completions as seen on 0.5.23."""
+"""SGLang's chat and plain completions as seen on 0.5.23."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from starlette.routing import Route
 
 from proxy.sim.ask import Ask, EngineView, Event, Setup, Spans
 from proxy.sim.draw import Completion
-from proxy.sim.sglang import reply, request
+from proxy.sim.sglang import plain, reply, request
 from proxy.sim.sglang.endpoints import Endpoints
 from proxy.sim.shaping import Manner
 from proxy.sim.template import Json
@@ -25,6 +25,10 @@ class SGLang:
         """Check a chat request as SGLang does."""
         return request.read(body, headers, setup)
 
+    def read_plain(self, body: Json, headers: Mapping[str, str], setup: Setup) -> Ask:
+        """Check a plain completion."""
+        return request.read_plain(body, headers, setup)
+
     def seed(self, ask: Ask, setup: Setup, choice: int) -> int | None:  # noqa: ARG002  as Dialect has it
         """Without the deterministic flag seeds are ignored; with it, all choices share one."""
         if ask.sampling.temperature == 0:
@@ -34,12 +38,12 @@ class SGLang:
         return UNSEEDED if ask.seed is None else ask.seed
 
     def whole(self, ask: Ask, completions: tuple[Completion, ...], setup: Setup, spans: Spans) -> Json:  # noqa: ARG002  as Dialect has it
-        """A `chat.completion`."""
-        return reply.whole(ask, completions, spans)
+        """A `chat.completion`, or a `text_completion`."""
+        return plain.whole(ask, completions, spans) if ask.is_plain else reply.whole(ask, completions, spans)
 
     def events(self, ask: Ask, completions: tuple[Completion, ...], setup: Setup) -> list[Event]:
-        """`chat.completion.chunk`s."""
-        return reply.events(ask, completions, setup)
+        """`chat.completion.chunk`s, or pieces of a `text_completion`."""
+        return plain.events(ask, completions, setup) if ask.is_plain else reply.events(ask, completions, setup)
 
     def error(self, status: int, message: str) -> Json:
         """The flat error body."""

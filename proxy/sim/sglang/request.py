@@ -1,14 +1,19 @@
 """What SGLang accepts, what it refuses in its own words, and what kills it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from proxy import clock
 from proxy.sim import ask as asks
 from proxy.sim.ask import Ask, EngineDeath, Refusal, Setup
+from proxy.sim.reader import Parsing
 from proxy.sim.template import Habits, Json, Prompt, Unrenderable, render
 from proxy.sim.tokens import VOCABULARY_SIZE, encode
 
+USUAL_MAX_TOKENS = 16
+"""Of plain completions."""
+NO_PARSING = Parsing(thinking=False, tools=False, is_on=False)
 HABITS = Habits(
     reasoning_fields=("reasoning_content",),
     part_joint=" ",
@@ -20,9 +25,32 @@ HABITS = Habits(
 
 def read(body: Json, headers: Mapping[str, str], setup: Setup) -> Ask:
     """Check a chat request as SGLang does; the model's name is not looked at."""
+    if "messages" not in body:
+        raise mistyped("messages", "missing", "Field required", body)
+    if not body["messages"]:
+        raise refuse("Messages cannot be empty.")
+    if body.get("stream") and body.get("return_token_ids"):
+        told = (
+            "return_token_ids is not supported with streaming on /v1/chat/completions. "
+            "Please set stream=false when using return_token_ids=true."
+        )
+        raise refuse(told, "BadRequest")
+    return _accept(body, headers, setup, _prompt_ids)
+
+
+def read_plain(body: Json, headers: Mapping[str, str], setup: Setup) -> Ask:
+    """Check a plain completion; what it leaves out is neutral, whatever the model's files recommend."""
+    given = {name: value for name, value in body.items() if value is not None}
+    read = _accept({**asks.NEUTRAL, "max_tokens": USUAL_MAX_TOKENS, **given}, headers, setup, _plain_prompt)
+    return replace(read, parsing=NO_PARSING, is_plain=True)
+
+
+def _accept(
+    body: Json, headers: Mapping[str, str], setup: Setup, read_prompt: Callable[[Json], tuple[int, ...]]
+) -> Ask:
     _check_types(body)
     _check_sampling(body)
-    prompt = _prompt_ids(body)
+    prompt = read_prompt(body)
     limits = asks.limits(body, _max_tokens(body, len(prompt), setup))
     _check_bias(body)
     _check_survival(body, prompt, setup)
@@ -54,10 +82,6 @@ def mistyped(field: str, kind: str, told: str, given: Any) -> Refusal:
 
 
 def _check_types(body: Json) -> None:
-    if "messages" not in body:
-        raise mistyped("messages", "missing", "Field required", body)
-    if not body["messages"]:
-        raise refuse("Messages cannot be empty.")
     given = body.get("input_ids")
     if given is not None and not (isinstance(given, list) and all(isinstance(i, int) for i in given)):
         raise mistyped("input_ids", "list_type", "Input should be a valid list", given)
@@ -72,12 +96,6 @@ def _check_types(body: Json) -> None:
 
 
 def _check_sampling(body: Json) -> None:
-    if body.get("stream") and body.get("return_token_ids"):
-        told = (
-            "return_token_ids is not supported with streaming on /v1/chat/completions. "
-            "Please set stream=false when using return_token_ids=true."
-        )
-        raise refuse(told, "BadRequest")
     temperature, top_p, seed = body.get("temperature"), body.get("top_p"), body.get("seed")
     if temperature is not None and temperature < 0:
         raise refuse(f"temperature must be a non-negative finite number, got {float(temperature)}.")
@@ -111,6 +129,14 @@ def _prompt_ids(body: Json) -> tuple[int, ...]:
         return rendered_ids(body)
     except Unrenderable as problem:
         raise refuse(str(problem)) from None
+
+
+def _plain_prompt(body: Json) -> tuple[int, ...]:
+    """The one prompt of a completion, its ids unchecked; several at once are not imitated."""
+    prompt = asks.plain_prompt(body.get("prompt"))
+    if not prompt:
+        raise refuse("Prompt cannot be empty")
+    return prompt
 
 
 def _max_tokens(body: Json, prompt_tokens: int, setup: Setup) -> int:

@@ -1,4 +1,4 @@
-"""vLLM's chat completions as seen on 0.32.0."""
+"""vLLM's chat and plain completions as seen on 0.32.0."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from proxy.sim.ask import Ask, EngineView, Event, Setup, Spans
 from proxy.sim.draw import Completion
 from proxy.sim.shaping import Manner
 from proxy.sim.template import Json
-from proxy.sim.vllm import reply, request
+from proxy.sim.vllm import plain, reply, request
 from proxy.sim.vllm.endpoints import Endpoints
 
 
@@ -22,6 +22,10 @@ class VLLM:
         """Check a chat request in the order vLLM does."""
         return request.read(body, headers, setup)
 
+    def read_plain(self, body: Json, headers: Mapping[str, str], setup: Setup) -> Ask:
+        """Check a plain completion."""
+        return request.read_plain(body, headers, setup)
+
     def seed(self, ask: Ask, setup: Setup, choice: int) -> int | None:  # noqa: ARG002  as Dialect has it
         """Choice i is drawn as a request of its own with seed + i."""
         if ask.sampling.temperature == 0:
@@ -29,12 +33,12 @@ class VLLM:
         return None if ask.seed is None else ask.seed + choice
 
     def whole(self, ask: Ask, completions: tuple[Completion, ...], setup: Setup, spans: Spans) -> Json:  # noqa: ARG002  as Dialect has it
-        """A `chat.completion`."""
-        return reply.whole(ask, completions)
+        """A `chat.completion`, or a `text_completion`."""
+        return plain.whole(ask, completions) if ask.is_plain else reply.whole(ask, completions)
 
     def events(self, ask: Ask, completions: tuple[Completion, ...], setup: Setup) -> list[Event]:
-        """`chat.completion.chunk`s."""
-        return reply.events(ask, completions, setup)
+        """`chat.completion.chunk`s, or pieces of a `text_completion`."""
+        return plain.events(ask, completions, setup) if ask.is_plain else reply.events(ask, completions, setup)
 
     def error(self, status: int, message: str) -> Json:
         """The error body, nested under `error`."""

@@ -65,7 +65,7 @@ def _choice(ask: Ask, index: int, completion: Completion, message: Message) -> J
         "message": message_of(ask.body, message),
         "logprobs": None if hidden else _logprobs(ask, completion, places, texts),
         "finish_reason": _finish(ask, completion, called=bool(message.calls)),
-        "stop_reason": _stop_reason(ask, completion),
+        "stop_reason": stop_reason(ask, completion),
         "token_ids": list(completion.ids) if ask.body.get("return_token_ids") and not hidden else None,
         "routed_experts": None,
     }
@@ -101,7 +101,7 @@ def _finish(ask: Ask, completion: Completion, *, called: bool) -> str:
     return "tool_calls" if called and completion.finish == "stop" and not named else completion.finish
 
 
-def _stop_reason(ask: Ask, completion: Completion) -> int | str | None:
+def stop_reason(ask: Ask, completion: Completion) -> int | str | None:
     """The model's own end token goes without saying."""
     is_own = completion.matched == TURN_END and TURN_END not in ask.limits.stop_token_ids
     return None if is_own else completion.matched
@@ -215,7 +215,7 @@ class _Teller:
             "delta": delta,
             "logprobs": None if hidden or not places else _logprobs(ask, completion, places, self._shown),
             "finish_reason": finish,
-            **({"stop_reason": _stop_reason(ask, completion)} if is_last else {}),
+            **({"stop_reason": stop_reason(ask, completion)} if is_last else {}),
             "token_ids": list(completion.ids[places.start : places.stop]) if asked else None,
         }
 

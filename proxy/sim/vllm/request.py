@@ -1,25 +1,44 @@
 """What vLLM accepts and what it refuses, in its own words."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from proxy import clock
 from proxy.sim import ask as asks
 from proxy.sim.ask import Ask, Refusal, Setup
+from proxy.sim.reader import Parsing
 from proxy.sim.template import Habits, Json, Prompt, Unrenderable, render
 from proxy.sim.tokens import VOCABULARY_SIZE, encode
 
+USUAL_MAX_TOKENS = 16
+"""Of plain completions."""
+NO_PARSING = Parsing(thinking=False, tools=False, is_on=False)
 HABITS = Habits(reasoning_fields=("reasoning", "reasoning_content"), part_joint="\n", refuses_bad_arguments=False)
 
 
 def read(body: Json, headers: Mapping[str, str], setup: Setup) -> Ask:
     """Check a chat request in the order vLLM does."""
-    _check_types(body)
+    _check_types(body, "messages")
+    return _accept(body, headers, setup, _prompt_ids)
+
+
+def read_plain(body: Json, headers: Mapping[str, str], setup: Setup) -> Ask:
+    """Check a plain completion in the same order."""
+    _check_types(body, "prompt")
+    short = {**body, "max_tokens": USUAL_MAX_TOKENS if body.get("max_tokens") is None else body["max_tokens"]}
+    read = _accept(short, headers, setup, _plain_prompt)
+    return replace(read, id=read.id.replace("chatcmpl-", "cmpl-"), parsing=NO_PARSING, is_plain=True)
+
+
+def _accept(
+    body: Json, headers: Mapping[str, str], setup: Setup, read_prompt: Callable[[Json], tuple[int, ...]]
+) -> Ask:
     if body.get("model", setup.model) != setup.model:
         message = f"The model `{body['model']}` does not exist. Valid aliases: {setup.model}."
         raise refuse(message, "model", status=404)
     _check_sampling(body)
-    prompt = _prompt_ids(body)
+    prompt = read_prompt(body)
     _check_bias(body)
     name = headers.get("x-request-id") or body.get("request_id") or asks.fresh_hex(16)
     return Ask(
@@ -52,9 +71,9 @@ def mistyped(field: str, kind: str, told: str, given: Any) -> Refusal:
     return Refusal(400, {"error": error})
 
 
-def _check_types(body: Json) -> None:
-    if "messages" not in body:
-        raise mistyped("messages", "missing", "Field required", f"<dict of {len(body)} items>")
+def _check_types(body: Json, needed: str) -> None:
+    if needed not in body:
+        raise mistyped(needed, "missing", "Field required", f"<dict of {len(body)} items>")
     for name in asks.NEUTRAL:
         given = body.get(name)
         if isinstance(given, str):
@@ -109,6 +128,17 @@ def _prompt_ids(body: Json) -> tuple[int, ...]:
     if unknown:
         raise refuse(f"Token id {unknown[0]} is out of vocabulary", name)
     return tuple(given)
+
+
+def _plain_prompt(body: Json) -> tuple[int, ...]:
+    """The one prompt of a completion; several at once are not imitated."""
+    prompt = asks.plain_prompt(body["prompt"])
+    if not prompt:
+        raise refuse("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
+    unknown = [i for i in prompt if i >= VOCABULARY_SIZE]
+    if unknown:
+        raise refuse(f"Token id {unknown[0]} is out of vocabulary", "prompt")
+    return prompt
 
 
 def rendered_ids(body: Json, habits: Habits) -> tuple[int, ...]:
