@@ -100,6 +100,7 @@ async def running_parts(wiring: Wiring) -> AsyncIterator[None]:
     tasks: list[asyncio.Task[None]] = []
     try:
         await wiring.pool.look()
+        await wiring.pool.prove()
         tasks.append(asyncio.create_task(wiring.pool.watch(), name="watch engines"))
         tasks.append(asyncio.create_task(_keep_leases(wiring), name="keep leases"))
         yield

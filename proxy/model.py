@@ -313,6 +313,27 @@ class Prefix:
 # --- the engine -------------------------------------------------------------------------------------------------
 
 
+LogprobsMode = Literal["raw", "processed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a few tokens proved of an engine (engine/proof.py)."""
+
+    faults: tuple[str, ...] = ()
+    """What its ids or seeds do not hold to, in sentences; empty where the probe was passed."""
+    takes_exact_prompts: bool | None = None
+    """Whether exact prompt ids came back; None where none were given."""
+    draws_by_position: bool | None = None
+    """Whether the same seed goes on with the same draws behind a prompt and a partial reply."""
+    logprobs: LogprobsMode | None = None
+    """Whether logprobs are taken before the temperature or after it; None where the draws did not tell."""
+
+    @property
+    def is_passed(self) -> bool:
+        return not self.faults
+
+
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What an engine said of itself when it was probed."""
@@ -331,6 +352,15 @@ class EngineFacts:
     fingerprint: str | None = None
     """Equal where kind, model, tokenizer and template are (engine/fingerprint.py); None where it would not render."""
     details: JsonObject = field(default_factory=dict)
+    proof: Proof | None = None
+    """What its draws proved; None before they were made."""
+
+    @property
+    def logprobs_mode(self) -> str | None:
+        """What it says of itself, unless its draws show that they are raw; None where neither tells."""
+        shown = self.proof.logprobs if self.proof else None
+        told: str | None = self.details.get("logprobs_mode")
+        return "raw_logprobs" if shown == "raw" else told or (f"{shown}_logprobs" if shown else None)
 
     @property
     def honours_seeds(self) -> bool:

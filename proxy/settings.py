@@ -263,6 +263,9 @@ class Settings(BaseSettings):
     require_replayable: bool = Field(
         False, description="Refuse profiles and engines whose calls could not be replayed."
     )
+    prove_engines: bool = Field(
+        True, description="Draw some fifty tokens from each engine that appears: do its ids and seeds hold?"
+    )
     missing_ids: Literal["fail", "mask"] = Field(
         "fail", description="A reply without whole ids fails its call, or is passed on and its whole rollout is masked."
     )

@@ -72,7 +72,13 @@ async def wire(settings: Settings) -> Wiring:
         reply_bytes=limits.reply_bytes,
         gates=gates,
     )
-    pool = Pool(settings.engines, upstream, require_replayable=settings.require_replayable, gates=gates)
+    pool = Pool(
+        settings.engines,
+        upstream,
+        require_replayable=settings.require_replayable,
+        gates=gates,
+        prove_engines=settings.prove_engines,
+    )
     return Wiring(
         settings=settings,
         keys=keys,

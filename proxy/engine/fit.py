@@ -3,12 +3,18 @@
 Sources: facts seen on vLLM 0.32.0 and SGLang 0.5.23; docs/engines.md tells each with its remedy.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Literal, TypeAlias
 
 from proxy.model import Completion, EngineFacts, Failure, Finding, Outcome, Plan, Profile, Replayable
 
 # vLLM raises any temperature above 0 and below this to it (vllm/sampling_params.py, _MAX_TEMP).
 VLLM_LEAST_TEMPERATURE = 0.01
+
+Severity: TypeAlias = Literal["warn", "refuse"]
+# What becomes of judgements where replay is not required, and where it is: `replay` costs it, `lacking` leaves it open.
+LENIENTLY: Mapping[str, Severity | None] = {"warn": "warn", "refuse": "refuse", "replay": "warn", "lacking": None}
+STRICTLY: Mapping[str, Severity | None] = {"warn": "warn", "refuse": "refuse", "replay": "refuse", "lacking": "refuse"}
 
 
 def check_fit(profile: Profile, engine: str, facts: EngineFacts, *, require_replayable: bool) -> tuple[Finding, ...]:
@@ -16,15 +22,16 @@ def check_fit(profile: Profile, engine: str, facts: EngineFacts, *, require_repl
 
     Under `require_replayable` what would only be warned of becomes a refusal where it costs replay.
     """
-    strictly = "refuse" if require_replayable else "warn"
+    severities = STRICTLY if require_replayable else LENIENTLY
     return tuple(
-        Finding(profile.name, engine, setting, strictly if severity == "replay" else severity, message, remedy)  # type: ignore[arg-type]
+        Finding(profile.name, engine, setting, shown, message, remedy)
         for setting, severity, message, remedy in _judge(profile, facts)
+        if (shown := severities[severity])
     )
 
 
 def _judge(profile: Profile, facts: EngineFacts) -> Iterator[tuple[str, str, str, str]]:
-    """(setting, severity, message, remedy); severity `replay` turns into a refusal where replay is required."""
+    """(setting, severity, message, remedy); the severities `replay` and `lacking` depend on whether it is required."""
     if profile.is_greedy:
         yield (
             "temperature" if profile.temperature == 0 else "top_k",
@@ -39,10 +46,25 @@ def _judge(profile: Profile, facts: EngineFacts) -> Iterator[tuple[str, str, str
             "the engine cuts prompts that are too long without a word, so records would not match",
             "start it without --allow-auto-truncate",
         )
+    if facts.honours_seeds and not (facts.proof and facts.proof.is_passed):
+        yield from _judge_proof(facts)
     if facts.kind == "sglang":
         yield from _judge_sglang(profile, facts)
     else:
         yield from _judge_vllm(profile, facts)
+
+
+def _judge_proof(facts: EngineFacts) -> Iterator[tuple[str, str, str, str]]:
+    """An engine that did not pass its probe, and where replay is required one that was not put to it."""
+    if facts.proof is None:
+        yield "probe", "lacking", "nothing has shown yet that it draws the same again", "set prove_engines = true"
+    else:
+        yield (
+            "probe",
+            "replay",
+            f"its probe failed: {'; '.join(facts.proof.faults)}",
+            "mend what it says, and restart the engine",
+        )
 
 
 def _judge_sglang(profile: Profile, facts: EngineFacts) -> Iterator[tuple[str, str, str, str]]:
@@ -91,7 +113,7 @@ def _judge_vllm(profile: Profile, facts: EngineFacts) -> Iterator[tuple[str, str
             f"vLLM raises temperatures below {VLLM_LEAST_TEMPERATURE} to it",
             f"set it to 0 or to {VLLM_LEAST_TEMPERATURE} or more",
         )
-    if _reshapes(profile) and facts.details.get("logprobs_mode") != "processed_logprobs":
+    if _reshapes(profile) and facts.logprobs_mode != "processed_logprobs":
         yield (
             "logprobs",
             "replay",
@@ -118,10 +140,17 @@ def judge_replay(plan: Plan, outcome: Outcome, *, is_disturbed: bool = False) ->
     against = (*_against_replay(plan, outcome), *(("class_disturbed",) if is_disturbed else ()))
     if against:
         return Replayable("no", against)
-    unproven = ["no_replay_probe"]
-    if not plan.engine.facts.deterministic:
-        unproven.append("determinism_not_reported")
-    return Replayable("unproven", tuple(unproven))
+    unproven = tuple(_unproven(plan.engine.facts))
+    return Replayable("unproven", unproven) if unproven else Replayable("yes")
+
+
+def _unproven(facts: EngineFacts) -> Iterator[str]:
+    if facts.proof is None:
+        yield "no_replay_probe"
+    elif not facts.proof.is_passed:
+        yield "replay_probe_failed"
+    if not facts.deterministic:
+        yield "determinism_not_reported"
 
 
 def _against_replay(plan: Plan, completion: Completion) -> Iterator[str]:

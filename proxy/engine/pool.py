@@ -9,15 +9,17 @@ import contextlib
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from proxy.engine.dialect import Dialect
 from proxy.engine.fit import check_fit
 from proxy.engine.gate import Gates, class_of, minds_classes
+from proxy.engine.lab import Lab
 from proxy.engine.nemo_rl import NemoRlDialect
 from proxy.engine.probe import Probe, is_same_server
+from proxy.engine.proof import prove
 from proxy.engine.sglang import SglangDialect
 from proxy.engine.share import Seat, choose_seat
 from proxy.engine.upstream import Upstream
@@ -31,6 +33,8 @@ DIALECTS: dict[EngineKind, Dialect] = {"vllm": VllmDialect(), "sglang": SglangDi
 # How often an engine that is not well, and one that is, are looked at.
 UNWELL_LOOK_S = 1.0
 WELL_LOOK_S = 10.0
+# A probe takes some fifty tokens; an engine that is paused or swamped may take them later.
+PROVE_S = 30.0
 # Rollouts whose engine is remembered; one that is forgotten goes where its name's hash sends it.
 ROLLOUTS_REMEMBERED = 100_000
 
@@ -74,12 +78,15 @@ class Pool:
         *,
         require_replayable: bool,
         gates: Gates | None = None,
+        prove_engines: bool = False,
     ) -> None:
         self._numbers = itertools.count()
         self.engines = tuple(self._new(settings) for settings in engines)
         self._upstream = upstream
         self._gates = gates or Gates()
         self._require_replayable = require_replayable
+        self._prove_engines = prove_engines
+        self._proving: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
         self._homes: OrderedDict[RolloutId, EngineRef] = OrderedDict()
 
@@ -90,6 +97,7 @@ class Pool:
         engine = self._new(settings)
         self.engines = (*self.engines, engine)
         await self._look_at(engine)
+        await self._prove(engine)
         return engine
 
     def remove(self, name: str) -> Engine:
@@ -115,13 +123,44 @@ class Pool:
 
     async def watch(self) -> None:
         """Look at the engines again and again; sooner when one is not well, at once when one is suspected."""
-        while True:
-            wait = WELL_LOOK_S if all(engine.problem is None for engine in self.engines) else UNWELL_LOOK_S
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._look_now.wait()
-            self._look_now.clear()
-            await self.look()
+        try:
+            while True:
+                await self._pause()
+                await self.look()
+                if self._proving is None or self._proving.done():
+                    self._proving = asyncio.create_task(self.prove(), name="prove engines")
+        finally:
+            if self._proving is not None:
+                self._proving.cancel()
+
+    async def _pause(self) -> None:
+        """Until the next look is due."""
+        wait = WELL_LOOK_S if all(engine.problem is None for engine in self.engines) else UNWELL_LOOK_S
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await self._look_now.wait()
+        self._look_now.clear()
+
+    async def prove(self) -> None:
+        """Put every engine that is well to its probe, unless it was before and is still the same."""
+        await asyncio.gather(*(self._prove(engine) for engine in self.engines if engine.is_open))
+
+    async def _prove(self, engine: Engine) -> None:
+        ref = engine.ref
+        if not self._prove_engines or ref is None or ref.facts.proof is not None:
+            return
+        try:
+            async with asyncio.timeout(PROVE_S):
+                proof = await prove(Lab(self._upstream, ref, DIALECTS[ref.facts.kind]))
+        except TimeoutError:
+            proof = None
+        if proof is None:
+            log.info("an engine's probe has to wait", engine=engine.name)
+            return
+        told = log.info if proof.is_passed else log.warning
+        told("engine probed", engine=engine.name, passed=proof.is_passed, faults=list(proof.faults))
+        if engine.ref and is_same_server(engine.ref.facts, ref.facts):
+            engine.ref = replace(engine.ref, facts=replace(engine.ref.facts, proof=proof))
 
     def choose(self, rollout_id: RolloutId, profile: Profile) -> EngineRef:
         """The engine of a rollout's next call.
@@ -226,6 +265,9 @@ class Pool:
             if engine.problem is not None or not await probe.alive():
                 _tell_problem(engine, error.message)
             return
+        if engine.ref and is_same_server(facts, engine.ref.facts):
+            # The probe may have ended during this look.
+            facts = replace(facts, proof=engine.ref.facts.proof)
         told = {"engine": engine.name, "url": engine.url, "kind": facts.kind, "model": facts.model}
         if engine.problem is not None:
             log.info("engine found", **told, version=facts.version, deterministic=facts.deterministic)

@@ -86,7 +86,7 @@ class Probe:
             model=str(model["id"]),
             context_length=_number(model.get("max_model_len")),
             vocabulary=None,
-            deterministic=None,
+            deterministic=_batch_invariant(info),
             details={"root": model.get("root")} | ({"logprobs_mode": mode.group(1)} if mode else {}),
         )
 
@@ -176,10 +176,19 @@ class Probe:
 def is_same_server(facts: EngineFacts, known: EngineFacts) -> bool:
     """Whether two looks saw the same engine, so far as it tells of itself; new weights do not make another one."""
     ours, theirs = (
-        replace(seen, vocabulary=None, takes_exact_prompts=None, details=seen.details | {"weight_version": None})
+        replace(
+            seen, vocabulary=None, takes_exact_prompts=None, proof=None, details=seen.details | {"weight_version": None}
+        )
         for seen in (facts, known)
     )
     return ours == theirs
+
+
+def _batch_invariant(info: Answer) -> bool | None:
+    """Whether vLLM runs batch invariant; None outside development mode, where it does not tell."""
+    told = info.body.get("vllm_env") if info.status == 200 and isinstance(info.body, dict) else None
+    value = told.get("VLLM_BATCH_INVARIANT") if isinstance(told, dict) else None
+    return None if value is None else str(value).lower() in {"1", "true"}
 
 
 def _checks_bias(facts: EngineFacts) -> bool:

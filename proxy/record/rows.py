@@ -110,7 +110,7 @@ def kept_document(call: Call) -> JsonObject:
         "has_tools": plan.ask.has_tools,
         "sampling": _sampling(plan),
         "seed": {name: getattr(plan.seed, name) for name in ("source", "client_seed", "run_seed")},
-        "logprobs_mode": plan.engine.facts.details.get("logprobs_mode"),
+        "logprobs_mode": plan.engine.facts.logprobs_mode,
         "segments": [_fields(segment) for segment in call.segments],
         "prefix": _prefix(plan.prefix),
         "replayable": {"value": call.replayable.verdict, "reasons": list(call.replayable.reasons)},

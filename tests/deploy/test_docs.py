@@ -31,6 +31,7 @@ def all_findings() -> set[Finding]:
         Profile("p", min_p=0.1),
         Profile("p", presence_penalty=1.0),
         Profile("p", temperature=0.001),
+        Profile("p", model="another"),
     ]
     engines = [
         engine("vllm"),
@@ -48,7 +49,7 @@ def test_every_finding_is_told_with_its_remedy() -> None:
     """In the program's own words."""
     found = {(finding.message, finding.remedy) for finding in all_findings()}
 
-    assert len(found) == 8
+    assert len(found) == 10
     table = ENGINES.partition("## What Rollpin refuses")[2]
     rows = [line for line in table.splitlines() if line.startswith("| ")]
     for message, remedy in found:

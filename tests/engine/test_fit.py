@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 
 from proxy.engine.fit import check_fit, judge_replay
-from proxy.model import EngineFacts, Profile
+from proxy.model import EngineFacts, Profile, Proof
 from tests import make
 
 TRAIN = Profile("train")
-VLLM = make.engine(deterministic=None).facts
+VLLM = make.engine(deterministic=None, proof=Proof()).facts
 RAW = VLLM
 PROCESSED = replace(VLLM, details={"logprobs_mode": "processed_logprobs"})
 SGLANG = replace(VLLM, kind="sglang", deterministic=True)
 LOOSE = replace(SGLANG, deterministic=False)
+FAILED = replace(VLLM, proof=Proof(faults=("two seeds drew the same tokens",)))
 FINDINGS: list[tuple[dict[str, Any], EngineFacts, dict[str, str]]] = [
     ({}, VLLM, {}),
     ({}, SGLANG, {}),
@@ -38,6 +39,13 @@ FINDINGS: list[tuple[dict[str, Any], EngineFacts, dict[str, str]]] = [
     ({"top_k": 20}, SGLANG, {"top_p/top_k": "warn"}),
     ({"temperature": 0.0}, SGLANG, {"temperature": "warn"}),
     ({}, replace(SGLANG, auto_truncates=True), {"engine": "refuse"}),
+    ({"model": "other"}, SGLANG, {"model": "refuse"}),
+    ({"model": "policy"}, SGLANG, {}),
+    ({"model": "other"}, VLLM, {}),
+    ({}, replace(VLLM, proof=None), {}),
+    ({}, FAILED, {"probe": "warn"}),
+    ({"temperature": 0.7}, replace(VLLM, proof=Proof(logprobs="processed")), {}),
+    ({"temperature": 0.7}, replace(PROCESSED, proof=Proof(logprobs="raw")), {"logprobs": "warn"}),
 ]
 # Those that cost replay, and nothing else, become refusals.
 STRICTLY_REFUSED: list[tuple[dict[str, Any], EngineFacts, dict[str, str]]] = [
@@ -48,6 +56,8 @@ STRICTLY_REFUSED: list[tuple[dict[str, Any], EngineFacts, dict[str, str]]] = [
     ({"temperature": 0.0}, PROCESSED, {"temperature": "warn"}),
     ({"top_p": 0.9}, SGLANG, {"top_p/top_k": "warn"}),
     ({"min_p": 0.1}, SGLANG, {"min_p": "refuse"}),
+    ({}, replace(VLLM, proof=None), {"probe": "refuse"}),
+    ({}, FAILED, {"probe": "refuse"}),
 ]
 
 
@@ -81,18 +91,29 @@ def test_a_finding_names_profile_engine_setting_and_remedy() -> None:
 @pytest.mark.parametrize(
     ("facts", "verdict", "reasons"),
     [
-        (SGLANG, "unproven", ("no_replay_probe",)),
-        (VLLM, "unproven", ("no_replay_probe", "determinism_not_reported")),
+        (SGLANG, "yes", ()),
+        (replace(VLLM, deterministic=True), "yes", ()),
+        (VLLM, "unproven", ("determinism_not_reported",)),
+        (FAILED, "unproven", ("replay_probe_failed", "determinism_not_reported")),
+        (replace(SGLANG, proof=None), "unproven", ("no_replay_probe",)),
+        (replace(VLLM, proof=None), "unproven", ("no_replay_probe", "determinism_not_reported")),
         (LOOSE, "no", ("engine_ignores_seeds",)),
     ],
 )
-def test_a_whole_reply_is_never_called_replayable_unproven(
+def test_replayable_takes_a_guarantee_and_a_passed_probe(
     facts: EngineFacts, verdict: str, reasons: tuple[str, ...]
 ) -> None:
-    """`yes` needs a guarantee and a passed probe."""
+    """Either alone leaves it unproven."""
     judged = judge_replay(make.plan(engine=replace(make.engine(), facts=facts)), make.completion())
 
     assert (judged.verdict, judged.reasons) == (verdict, reasons)
+
+
+def test_a_disturbed_call_cannot_be_replayed() -> None:
+    """Whatever the engine promises."""
+    plan = make.plan(engine=replace(make.engine(), facts=SGLANG))
+
+    assert judge_replay(plan, make.completion(), is_disturbed=True).reasons == ("class_disturbed",)
 
 
 def test_a_failure_cannot_be_replayed() -> None:
