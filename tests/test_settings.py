@@ -161,7 +161,14 @@ def test_every_bounded_setting_has_a_wrong_value_in_the_table() -> None:
     """A bound that is added needs its line here."""
     tried = {flag.replace("-", "_").replace("profiles.train", "profiles.NAME") for flag, _, _ in WRONG}
     free = {"host", "control_host", "control_socket", "media_hosts", "secrets_file"}
-    switches = {"require_replayable", "prove_engines", "auto_register", "heartbeat_unstreamed", "side_other_model", "side_title_calls"}
+    switches = {
+        "require_replayable",
+        "prove_engines",
+        "auto_register",
+        "heartbeat_unstreamed",
+        "side_other_model",
+        "side_title_calls",
+    }
 
     assert {row.key for row in flag_rows()} - tried == free | switches
 

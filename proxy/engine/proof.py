@@ -64,7 +64,9 @@ async def take_up(lab: Lab, whole: Completion) -> Completion | None:
     tokens = whole.tokens
     behind = tokens.prompt_ids + tokens.completion_ids[:TAKEN_UP_BEHIND]
     is_safe = whole.captured and len(tokens.completion_ids) > TAKEN_UP_BEHIND
-    if lab.engine.facts.takes_exact_prompts is False or not is_safe:
+    # NeMo-RL's server puts ids in the place of a turn that it rendered, so it cannot be given a whole prompt.
+    is_able = lab.engine.facts.takes_exact_prompts is not False and lab.engine.facts.kind != "nemo_rl"
+    if not is_able or not is_safe:
         return None
     rest = len(tokens.completion_ids) - TAKEN_UP_BEHIND
     return await lab.draw(Draw(SEED, max_tokens=rest, prompt_ids=behind))
