@@ -63,7 +63,8 @@ async def _tell(request: Request, error: Exception) -> Response:
 async def _tell_http(request: Request, error: Exception) -> Response:
     """Unknown routes and methods, in the API's form instead of the framework's."""
     assert isinstance(error, HTTPException)  # noqa: S101  registered for this type alone
-    unknown = NotFound(f"{request.method} {request.url.path} is not served here", code="unknown_route")
+    hint = "; the base URL of Anthropic's clients ends before /v1" if "/v1/v1/" in request.url.path else ""
+    unknown = NotFound(f"{request.method} {request.url.path} is not served here{hint}", code="unknown_route")
     unknown.status = error.status_code
     return await _tell(request, unknown)
 

@@ -27,7 +27,7 @@ def json_object(text: bytes) -> JsonObject:
         raise BadAsk("the body is not JSON: text that is not valid Unicode", code="invalid_json") from None
     except ValueError as error:
         raise BadAsk(f"the body is not JSON: {error}", code="invalid_json") from None
-    if _is_deeper(value, DEEPEST_NESTING):
+    if is_deeper(value, DEEPEST_NESTING):
         raise BadAsk("the body is nested too deeply", code="invalid_json")
     if not isinstance(value, dict):
         raise BadAsk(f"the body must be a JSON object, not {_json_type(value)}", code="invalid_json")
@@ -51,7 +51,7 @@ async def read_body(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _is_deeper(value: object, levels: int) -> bool:
+def is_deeper(value: object, levels: int) -> bool:
     """Whether containers stand in each other beyond so many levels, told without recursion."""
     layer = [value]
     for _level in range(levels + 1):

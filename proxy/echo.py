@@ -5,14 +5,20 @@ parallel sub-agents, whose later turns may be identical to the byte, never share
 """
 
 from proxy.canonical import digest
-from proxy.model import JsonObject, Plan
+from proxy.model import Api, JsonObject, Plan
 
 TOOL_CALL_MARK = "rollpin-tool-call-1"
 TOOL_CALL_ID_DIGITS = 24
+TOOL_CALL_PREFIX: dict[Api, str] = {
+    "chat": "call_",
+    "responses": "call_",
+    "completions": "call_",
+    "messages": "toolu_",
+}
 
 
 def tool_call_id(plan: Plan, index: int) -> str:
-    """The id of the reply's tool call at `index`, the same in every rerun: `call_` and 24 hex digits."""
+    """The id of the reply's tool call at `index`, the same in every rerun: 24 hex digits behind the API's prefix."""
     who, seed = plan.ask.identity.rollout, plan.seed
     drawn = [
         TOOL_CALL_MARK,
@@ -24,7 +30,7 @@ def tool_call_id(plan: Plan, index: int) -> str:
         seed.choice,
         index,
     ]
-    return f"call_{digest(drawn).removeprefix('sha256:')[:TOOL_CALL_ID_DIGITS]}"
+    return TOOL_CALL_PREFIX[plan.ask.api] + digest(drawn).removeprefix("sha256:")[:TOOL_CALL_ID_DIGITS]
 
 
 def client_message(said: JsonObject, plan: Plan, reasoning_field: str) -> JsonObject:

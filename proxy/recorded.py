@@ -41,6 +41,7 @@ def completion_of(call: JsonObject) -> Completion:
         message=call["message"],
         engine_message=call["engine_message"],
         usage=call["usage"],
+        matched_stop=call["matched_stop"],
         logprob_entries=_tuple(call["top_logprobs"]),
     )
 

@@ -300,6 +300,11 @@ class Settings(BaseSettings):
     resume_attempts: int = Field(
         8, ge=0, le=1000, description="How often one reply that an engine aborts is asked on before its call fails."
     )
+    later_system: Literal["keep", "as_user"] = Field(
+        "keep",
+        description="System messages after the first turn of a Messages conversation: kept, or told as the user's, for"
+        " chat templates that take none there.",
+    )
     heartbeat_unstreamed: bool = Field(
         False,
         description="Signs of life on unstreamed replies too: blanks before the body, and status 200 whatever comes.",

@@ -13,7 +13,6 @@ from proxy.model import JsonObject
 
 # Below any base under which the Messages API is served, right or by a slip in the base URL.
 MESSAGES_PATH = re.compile(r"(?:/rollouts/[^/]+)?(?:/v1)*/messages(?:/|$)")
-# Every Anthropic client sends it.
 ANTHROPIC_MARK = "anthropic-version"
 # Anthropic's own status for a service that is up and has no room; its clients wait and come back.
 OVERLOADED = 529
@@ -70,9 +69,13 @@ def anthropic_error(error: ProxyError) -> JsonObject:
 
 
 def form_for(path: str, headers: Mapping[str, str]) -> ErrorForm:
-    """The form for whoever sent a request: by its path, else by the mark of Anthropic's clients."""
-    is_anthropic = MESSAGES_PATH.match(path) or ANTHROPIC_MARK in headers
-    return anthropic_form if is_anthropic else openai_form
+    """The form for whoever sent a request."""
+    return anthropic_form if is_anthropic(path, headers) else openai_form
+
+
+def is_anthropic(path: str, headers: Mapping[str, str]) -> bool:
+    """Whether a request is of an Anthropic client: by its path, else by the mark that all of them send."""
+    return bool(MESSAGES_PATH.match(path)) or ANTHROPIC_MARK in headers
 
 
 def _printable(code: str) -> str:

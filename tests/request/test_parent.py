@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from proxy.api.messages.blocks import Talk
 from proxy.model import CallId, Parent, ParentCandidate, ParentSearch
 from proxy.request.parent import echoes, resolve_parent
+from proxy.request.volatile import settle_volatile
 from tests import make
 
 HARNESSES = Path(__file__).parent / "harnesses"
@@ -28,12 +30,28 @@ RESULT = {"role": "tool", "tool_call_id": "call_a", "content": "done"}
 def conversation(name: str) -> list[tuple[list[Any], dict[str, Any] | None, str | None]]:
     """(messages, reply, id of the reply that the next request goes on from) for each request of a harness."""
     told = json.loads((HARNESSES / name).read_text())
-    replies = [reply["message"] for reply in told.get("responses", [])]
+    in_chat_form = CHAT_FORM[told["api"]]
+    replies = [in_chat_form([{"role": "assistant", **reply}])[0] for reply in told.get("responses", [])]
     requests = told["requests"]
     return [
-        (request["messages"], replies[i] if i < len(replies) else None, request["expect_parent_response"])
+        (
+            list(settle_volatile(in_chat_form(request["messages"], request.get("system")))[0]),
+            replies[i] if i < len(replies) else None,
+            request["expect_parent_response"],
+        )
         for i, request in enumerate(requests)
     ]
+
+
+def from_chat(messages: list[Any], _system: Any = None) -> list[Any]:
+    return [message.get("message", message) for message in messages]
+
+
+def from_messages(messages: list[Any], system: Any = None) -> list[Any]:
+    return Talk(media_hosts=()).read(system, messages)
+
+
+CHAT_FORM = {"chat.completions": from_chat, "anthropic.messages": from_messages}
 
 
 def candidate(name: str, history: str, message: Any, **changes: Any) -> ParentCandidate:
