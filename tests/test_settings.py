@@ -60,6 +60,7 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("side-calls", '[{"name": "a", "alone": true}, {"name": "a", "has_tools": true}]', ("side_calls:", "twice")),
     ("side-calls", '[{"name": "title_call", "alone": true}]', ("side_calls:", "side_title_calls")),
     ("side-uncertain", "maybe", ("side_uncertain:",)),
+    ("later-system", "drop", ("later_system:",)),
     ("constrained-training", "yes", ("constrained_training:",)),
     ("durability", "none", ("durability:",)),
     ("admin-token", "short", ("admin_token:", "16")),
