@@ -33,6 +33,9 @@ LOOK_BACK = 16
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # How families spell their control tokens.
 MARKER = re.compile(r"<.*>|\[.*\]")
+# What a model writes around a thought that it leaves empty.
+NO_THOUGHT = re.compile(r"(?:\s|</?think(?:ing)?>)*")
+ANYTHING = re.compile(r".*", re.DOTALL)
 
 End = Literal["exact", "substituted", "cut"]
 Form = Literal["arguments", "content"]
@@ -175,21 +178,28 @@ def is_end_by_name(last: str, stops: Sequence[str]) -> bool:
 def cut_elsewhere(turn: Turn, text: str) -> Refused | None:
     """A turn without an end goes on only where it was cut in its answer: nothing sampled may be missing in the echo.
 
-    `text` is what the sampled ids say: reasoning first, then the echoed answer, then at most a stop string.
+    `text` is what the sampled ids say: reasoning first, then the echoed answer, then at most a stop string. The answer
+    is looked for from the front: behind it half a call may repeat it.
     """
     answer = _plain(turn.told[-1].get("content")).strip().rstrip("\ufffd")
     if _calls(turn.told):
         return Refused("cut_in_call")
     if not answer:
         return Refused("cut_in_reasoning")
-    before, found, after = text.rpartition(answer)
-    rest = after.strip().strip("\ufffd")
-    if not found or (rest and not any(rest.startswith(stop.strip()) for stop in turn.stops)):
-        return Refused("cut_not_in_answer", f"{text[-80:]!r} was sampled, {answer[-80:]!r} came back")
+    if _ends_with(answer, text, turn.stops, before=NO_THOUGHT):
+        return None
     thought = turn.reasoning.strip()
-    if before.strip() and not (thought and thought in before):
-        return Refused("cut_not_in_answer", f"{before[-80:]!r} was sampled before the answer and did not come back")
-    return None
+    if thought and _ends_with(answer, text.partition(thought)[2], turn.stops):
+        return None
+    return Refused("cut_not_in_answer", f"{text[-80:]!r} was sampled, {answer[-80:]!r} came back")
+
+
+def _ends_with(answer: str, text: str, stops: Sequence[str], before: re.Pattern[str] = ANYTHING) -> bool:
+    """Whether the first such answer in a text is the last that it says, but for a stop string and what ran past it."""
+    head, found, after = text.partition(answer)
+    rest = after.strip().strip("\ufffd")
+    is_last = not rest or any(stop.strip() and rest.startswith(stop.strip()) for stop in stops)
+    return bool(found) and is_last and before.fullmatch(head) is not None
 
 
 def forms(turn: Turn) -> tuple[Form, ...]:

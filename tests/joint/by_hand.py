@@ -36,7 +36,13 @@ def result(content: str | None, call: str = "aaz") -> JsonObject:
 
 
 def by_hand(
-    template: str, messages: Sequence[JsonObject], *, wrote: str = "nonceaab", kind: Kind = "vllm", **changes: Any
+    template: str,
+    messages: Sequence[JsonObject],
+    *,
+    wrote: str = "nonceaab",
+    kind: Kind = "vllm",
+    wants_parts: bool = False,
+    **changes: Any,
 ) -> Case:
     """A case whose parent is the last assistant's turn; `wrote` is its text as sampled, without the end."""
     family = family_of(template)
@@ -45,7 +51,9 @@ def by_hand(
     made: dict[str, Any] = {
         "template": template,
         "seed": "by hand",
-        "engine": Engine(templates()[template], kind, family.wants_parts, variables={"bos_token": "<bos>"}),
+        "engine": Engine(
+            templates()[template], kind, wants_parts or family.wants_parts, variables={"bos_token": "<bos>"}
+        ),
         "messages": tuple(messages),
         "start": place,
         "stop": place + 1,

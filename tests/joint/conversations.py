@@ -259,6 +259,10 @@ class _Maker:
                 block = style.all_calls(calls)
                 half = block[: max(len(block) * self.chance.randrange(4, 9) // 10, len("<tool_call>") + 1)]
                 half = half[: half.rfind("Zm")] if "Zm" in half[-6:] else half
+                half += answer if self.is_so(0.2) else ""  # an argument that begins like the answer
+                if self.is_so(0.2):  # a call that no parser understood, and text behind it
+                    rest = self.texts.prose()
+                    return thought + block + "\n" + rest, rest, True
                 if self.is_so(0.5):  # vLLM leaves half a call in the text, SGLang drops it
                     return thought + said + half, self.literals.neutral(answer + half, self.family.all_controls), True
                 return thought + said + half, answer, False
@@ -294,7 +298,8 @@ class _Maker:
     def stops(self, finish: Finish, end: str | None) -> tuple[str, ...]:
         if finish == "stop string is the end" and end:
             return (end,)
-        return (STOP,) if finish == "stop string" or self.is_so(0.05) else ()
+        unmatched: tuple[str, ...] = self.chance.choice(((),) * 14 + (("\n\n",), (STOP, "\n")))
+        return (STOP, *unmatched) if finish == "stop string" else unmatched
 
     def sample(self, written: str) -> tuple[int, ...]:
         """Ids as a model might choose them: text split anywhere, markup as control tokens, the talk of it spelt out."""
@@ -320,7 +325,8 @@ class _Maker:
             calls = calls[:-1] if self.is_so(0.5) else ()
         elif calls and self.is_so(0.05):  # invalid arguments are echoed as an empty object
             calls = [*calls[:-1], (calls[-1][0], {})]
-        if calls and answer and self.is_so(0.15):
+        # A template that counts messages counts a turn in two pieces twice, which the turn was not.
+        if calls and answer and self.is_so(0.15) and self.template != "own_numbered":
             return [*self.told(reasoning, answer, []), *self.told("", "", calls)], calls
         return self.told(reasoning, answer, calls), calls
 
@@ -341,8 +347,6 @@ class _Maker:
             message["content"] = content
         if calls:
             message["tool_calls"] = [self.call(*call) for call in calls]
-        elif self.is_so(0.05):
-            message["tool_calls"] = []
         return [message]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> JsonObject:
@@ -369,6 +373,8 @@ class _Maker:
         if calls and self.is_so(0.9):
             results = self.results(calls)
             return [*results, *self.asked()] if self.is_so(0.25) else results
+        if self.is_so(0.01):
+            return []
         if self.is_so(0.04):
             return [{"role": "system", "content": self.texts.prose()}, *self.asked()]
         if self.is_so(0.03):

@@ -143,6 +143,9 @@ FAMILIES = (
     ),
     Family("own: folding", ("own_folding",), **CHATML, style=styles.HERMES, controls=TAGS),
     Family("own: numbered turns", ("own_numbered",), **CHATML, style=styles.HERMES, controls=TAGS),
+    Family(
+        "own: signed turns", ("own_signed",), **CHATML, style=styles.HERMES, close="ing<|im_end|>", controls=TAGS
+    ),
 )  # fmt: skip
 
 

@@ -43,6 +43,10 @@ def right_tail(case: Case) -> str | MustRefuse:
 
 
 def _is_hopeless(case: Case) -> str | None:
+    if case.stop == len(case.messages):
+        return "nothing is new"
+    if "'type': 'image" in str(case.messages):
+        return "an image is among the messages"
     if any(message["role"] == "assistant" for message in case.messages[case.stop :]):
         return "an assistant's turn is among the new messages"
     if case.finish == "length in reasoning":

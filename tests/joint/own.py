@@ -43,4 +43,19 @@ NUMBERED = """{%- for message in messages -%}
 {%- endfor -%}
 {{ '<|im_start|>' ~ (messages | length + 1) ~ ' assistant\\n' if add_generation_prompt }}"""
 
-OWN_TEMPLATES = {"own_call_ids": CALL_IDS, "own_folding": FOLDING, "own_numbered": NUMBERED}
+# Letters follow a turn's text without a gap, so that no token need end where the text does.
+SIGNED = """{%- for message in messages -%}
+{{ '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
+{%- for call in message.tool_calls or [] -%}
+{{ '\\n<tool_call>\\n' + call.function | tojson + '\\n</tool_call>' }}
+{%- endfor -%}
+{{ 'ing' if message.role == 'assistant' }}{{ '<|im_end|>\\n' }}
+{%- endfor -%}
+{{ '<|im_start|>assistant\\n' if add_generation_prompt }}"""
+
+OWN_TEMPLATES = {
+    "own_call_ids": CALL_IDS,
+    "own_folding": FOLDING,
+    "own_numbered": NUMBERED,
+    "own_signed": SIGNED,
+}

@@ -1,7 +1,19 @@
 """Wrong tails that the batteries found, each in its smallest form."""
 
+from typing import Any
+
 from tests.joint.by_hand import by_hand, result, said, user
+from tests.joint.conversations import Case
 from tests.joint.trial import try_case
+
+HALF = '<tool_call>\n{"name": "look_up", "arguments": {"path": "'
+
+
+def dropped_half_call(wrote: str, **changes: Any) -> Case:
+    """A turn that was cut inside a call, of which the engine told the text before the call."""
+    messages = [user("nonceaaa"), said("nonceaab"), user("nonceaac")]
+    cut = {"end": None, "finish": "length in a call", "finish_reason": "length", "whole_echo": False}
+    return by_hand("qwen3", messages, wrote=wrote, kind="sglang", **cut, **changes)
 
 
 def test_a_result_without_content_does_not_vanish() -> None:
@@ -19,3 +31,17 @@ def test_a_stop_string_that_is_the_end_is_not_closed_twice() -> None:
     trial = try_case(by_hand("qwen3", messages, kind="sglang", matched_stop=end, stops=(end,)))
 
     assert trial.verdict == "right", str(trial)
+
+
+def test_half_a_call_that_repeats_the_answer_is_not_taken_for_it() -> None:
+    """The last words sampled are those of the answer, but they stand in a call that the engine dropped."""
+    trial = try_case(dropped_half_call(f"<think>\nnonceaad\n</think>\n\nnonceaab{HALF}nonceaab", reasoning="nonceaad"))
+
+    assert trial.verdict == "refused", str(trial)
+
+
+def test_a_blank_stop_string_does_not_excuse_half_a_call() -> None:
+    """Every text begins with nothing, so line breaks as a stop string allow no text at all behind the answer."""
+    trial = try_case(dropped_half_call(f"nonceaab{HALF}", stops=("\n\n",)))
+
+    assert trial.verdict == "refused", str(trial)

@@ -36,6 +36,7 @@ TAILS = {
     "qwen3_5_think": "\n<|im_start|>user\nnonceaac<|im_end|>\n<|im_start|>assistant\n<think>\n",
     "own_call_ids": "[INST]user: nonceaac[/INST]",
     "own_folding": "\n<|im_start|>user\nnonceaac<|im_end|>\n<|im_start|>assistant\n",
+    "own_signed": "\n<|im_start|>user\nnonceaac<|im_end|>\n<|im_start|>assistant\n",
     "own_numbered": "\n<|im_start|>3 user\nnonceaac<|im_end|>\n<|im_start|>4 assistant\n",
 }
 
