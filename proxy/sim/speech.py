@@ -17,9 +17,10 @@ def voice_for(ask: Ask, say: Say | None, setup: Setup) -> Voice:
         return Dictation(context, _unsaid(say, ask, start), say.finish or "stop")
     thinks = ask.parsing.thinking and prompt[start - len(EMPTY_THOUGHT) : start] != EMPTY_THOUGHT
     voice: Voice = Chatter(context, thinks=thinks)
-    if scenario := _scenario(ask.body, setup):
-        turns = [said.ids(thinking=False) for said in scenario.says(ask.body)]
-        voice = Recital(turns, Chatter(context, thinks=thinks), thinks=thinks)
+    turns = _turns(ask.body, setup.scenario)
+    if turns is not None:
+        printed = [said.ids(thinking=False) for said in turns]
+        voice = Recital(printed, Chatter(context, thinks=thinks), thinks=thinks)
     for token_id in prompt[start:]:
         voice.feed(token_id)
     return voice
@@ -34,10 +35,12 @@ def _unsaid(say: Say, ask: Ask, start: int) -> tuple[int, ...]:
     return say.ids(thinking=ask.parsing.thinking and is_thinking(ask.prompt))
 
 
-def _scenario(body: dict[str, Any], setup: Setup) -> Scenario | None:
-    """The engine's scenario, or one for a request that must call a tool."""
+def _turns(body: dict[str, Any], scenario: Scenario | None) -> list[Say] | None:
+    """What the scenario's agent may say; calls and nothing else where the request must call a tool."""
+    said = scenario.says(body) if scenario else None
     choice = body.get("tool_choice")
-    if choice == "required" or isinstance(choice, dict):
-        named = (choice.get("function") or {}).get("name") if isinstance(choice, dict) else None
-        return Scenario("tool_choice", (Turn((), (ToolCall(named, ({},)),)),), repeat=True)
-    return setup.scenario
+    if choice != "required" and not isinstance(choice, dict):
+        return said
+    named = (choice.get("function") or {}).get("name") if isinstance(choice, dict) else None
+    calling = [Say(calls=one.calls) for one in said or () if one.calls and named in (None, one.calls[0].name)]
+    return calling or Scenario("tool_choice", (Turn((), (ToolCall(named, ({},)),)),), repeat=True).says(body)

@@ -107,6 +107,23 @@ def test_a_demanded_call_is_made(kind: str, choice: Any, start: Start) -> None:
 
 
 @KINDS
+def test_a_demanded_call_is_the_scenarios_where_it_makes_one(kind: str, start: Start) -> None:
+    """Without its words; a tool that the scenario does not call gets a call that is made up."""
+    engine = start(kind, scenario=load_scenario("calculator"))
+    other = {"type": "function", "function": {"name": "other"}}
+    task = [{"role": "user", "content": "6 * 7?"}]
+    replies = [
+        message(engine, task, tools=[TOOL, other], tool_choice=choice)
+        for choice in ("required", {"type": "function", "function": {"name": "other"}})
+    ]
+    scripted, made_up = (reply["tool_calls"][0]["function"] for reply in replies)
+
+    assert (scripted["name"], json.loads(scripted["arguments"])) == ("calc", {"expression": "6 * 7"})
+    assert made_up["name"] == "other"
+    assert not replies[0]["content"]
+
+
+@KINDS
 def test_logprobs_are_the_distributions_own(kind: str, start: Start) -> None:
     """Those of the likeliest tokens at a place add up to 1, and colder sampling shows on SGLang alone."""
     engine = start(kind)
