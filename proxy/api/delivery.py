@@ -20,6 +20,8 @@ from proxy.record.store import Store
 from proxy.turn import Served
 
 CALL_ID_HEADER = "x-rollpin-call-id"
+# OpenAI's clients show it in their errors; Qwen Code asks again after an error in mid-stream only where it is there.
+REQUEST_ID_HEADER = "x-request-id"
 BLANK = b" "
 
 log = structlog.get_logger()
@@ -143,7 +145,8 @@ class DeliveryResponse(Response):
         await self._close(send, body)
 
     async def _begin(self, send: Send, status: int, headers: dict[str, str]) -> None:
-        named = headers | {CALL_ID_HEADER: ", ".join(self._running.head.call_ids)}
+        head = self._running.head
+        named = headers | {CALL_ID_HEADER: ", ".join(head.call_ids), REQUEST_ID_HEADER: head.request_id}
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
         await send({"type": "http.response.start", "status": status, "headers": raw})
 

@@ -264,7 +264,8 @@ def _cut(error: WireError) -> EngineFault:
     """The reply broke off."""
     if isinstance(error, httpx.ReadTimeout):
         return _stalled()
-    return EngineFault("engine_cut", 502, "the engine's reply broke off", detail=_cause(error))
+    # pi asks again after an error in mid-stream only where it reads that a connection was lost.
+    return EngineFault("engine_cut", 502, "connection lost: the engine's reply broke off", detail=_cause(error))
 
 
 def _cause(error: WireError) -> str:

@@ -311,13 +311,14 @@ def test_the_model_is_the_one_that_was_asked(rollout: RolloutClient, model: str 
 
 @AS_STREAM
 def test_response_headers_are_built_anew(rollout: RolloutClient, *, stream: bool) -> None:
-    """Nothing of the engine's server is passed on, and the call is named."""
+    """Nothing of the engine's server is passed on, and call and request are named."""
     with rollout.http.stream("POST", "/chat/completions", json=asked(stream=stream)) as response:
         response.read()
     own = {"transfer-encoding", "cache-control"} if stream else {"content-length"}
 
-    assert set(response.headers) == {"date", "content-type", "x-rollpin-call-id"} | own
-    assert response.headers["x-rollpin-call-id"] == rollout.call()["call_id"]
+    named = {"x-rollpin-call-id": rollout.call()["call_id"], "x-request-id": rollout.call()["request_id"]}
+    assert set(response.headers) == {"date", "content-type"} | set(named) | own
+    assert {name: response.headers[name] for name in named} == named
 
 
 @AS_STREAM
