@@ -3,10 +3,11 @@ PY ?= python3
 UV := $(shell command -v uv 2>/dev/null)
 BIN := .venv/bin
 ENGINES_HOME ?= $(HOME)/.cache/rollpin/engines
-export ENGINES_HOME
+HARNESSES_HOME ?= $(HOME)/.cache/rollpin/harnesses
+export ENGINES_HOME HARNESSES_HOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-engines test-long engines lock clean
+.PHONY: help setup demo check format test test-harnesses test-harnesses-ci test-engines test-long engines lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -41,8 +42,15 @@ format: setup ## rewrite the code as `make check` wants it
 test: setup ## every test that needs no GPU and no engine
 	$(BIN)/pytest
 
-test-long: setup ## tests that take longer than CI has
-	$(BIN)/pytest -o 'addopts=-ra --ignore=tests/live -m long'
+test-harnesses: setup ## real agent harnesses, installed once into $(HARNESSES_HOME), on the simulated engine
+	$(BIN)/pytest -o addopts=-ra -o timeout=600 tests/harnesses
+
+test-harnesses-ci: setup ## those of them that CI has time for
+	$(BIN)/pytest -o 'addopts=-ra -m "not long"' -o timeout=600 tests/harnesses
+
+test-long: setup ## tests that take longer than CI has, and all harnesses
+	$(BIN)/pytest -o 'addopts=-ra --ignore=tests/live --ignore=tests/harnesses -m long'
+	$(MAKE) test-harnesses
 
 engines: setup ## install real vLLM and SGLang with small models into $(ENGINES_HOME), once
 	$(BIN)/python -m tests.live.engines install all

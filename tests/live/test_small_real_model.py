@@ -1,7 +1,13 @@
 """The same proof on a small real model, SmolLM2-135M-Instruct on vLLM."""
 
+from pathlib import Path
 from typing import Any
 
+from tests.harnesses.harness import Aim
+from tests.harnesses.kit.install import ensure_installed
+from tests.harnesses.kit.running import run_harness
+from tests.harnesses.observe import is_whole, prefixes
+from tests.harnesses.recipes.programs import SMOLAGENTS
 from tests.live.harness import LOGPROB_TOLERANCE, Site, largest_difference, tokens_of
 
 QUESTION = "What is the capital of France? Answer in one sentence."
@@ -36,3 +42,22 @@ def test_logprobs_of_a_real_model_are_the_policys_own(real_model: Site, capsys: 
 
     assert len(calls) >= 6
     assert worst < LOGPROB_TOLERANCE
+
+
+def test_a_real_harness_on_a_real_model_leaves_a_perfect_record(real_model: Site, tmp_path: Path, capsys: Any) -> None:
+    """smolagents demands a tool call of a model too small for its task: whatever comes of it, nothing is lost."""
+    ensure_installed(SMOLAGENTS.package)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "note.txt").write_text("seven\n")
+    rollout = real_model.rollout("harness", sampling={"max_tokens_cap": 64})
+    setup = SMOLAGENTS.prepare(Aim(rollout.created["base_url"], rollout.created["api_key"]), "Read note.txt.")
+    env = {**setup.quiet, **setup.env, "MAX_STEPS": "3"}
+    run = run_harness(setup.command, tmp_path, env=env, files={}, limit_s=600)
+    calls = rollout.calls()
+    with capsys.disabled():
+        print(f"\nsmolagents on smollm2 on vllm: {len(calls)} calls, {prefixes(calls)} prefixes supplied")
+
+    assert run.status == 0, run
+    assert len(calls) >= 3
+    assert all(map(is_whole, calls)), [call["failure"] for call in calls]
+    assert all(call["prefix"]["supplied"] or not call["prefix"]["eligible"] for call in calls)

@@ -1,0 +1,1 @@
+"""Real agent harnesses, each doing a small task through Rollpin in front of the simulated engine."""

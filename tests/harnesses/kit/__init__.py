@@ -1,0 +1,1 @@
+"""How the harnesses are installed, kept away from everything but loopback, started and ended."""

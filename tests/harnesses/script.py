@@ -1,0 +1,115 @@
+"""What the simulated model does in these tests: a part for each task, played with the harness's own tools.
+
+Which part it is follows from the task in the conversation, and which turn from the replies since then. So a harness may
+put examples or greetings in front, and several agents may talk to one engine at once.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.sim.script import Say, ToolSay
+from tests.harnesses.harness import Harness, ToolUse
+
+Json = dict[str, Any]
+READ = "Read the note in note.txt and tell me what it says."
+DELEGATE = "Let another agent read the note for you, and tell me what it says."
+LOOK = "Find out what the note holds."
+"""What the other agent is told."""
+SECRET = re.compile(r"turquoise-\d+")
+NOTE = "turquoise-41"
+ANSWER = f"The note says {NOTE}."
+"""Nobody can know it without having read the note."""
+TORSO = "Now that I know the size I will read the note."
+"""What a reply begins with that breaks off in its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Words, and the call that goes with them."""
+
+    say: str
+    call: ToolUse | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Turns up to the answer, which is given once the note was read."""
+
+    turns: tuple[Turn, ...]
+    finish: Callable[[str], ToolUse] | None
+    wait: Callable[[str], ToolUse] | None = None
+    needs_tools: bool = True
+    """Without tools a request about the task is something else, such as one for a title."""
+
+    def turn(self, messages: Sequence[Json]) -> Turn:
+        """The turn that these messages, from the task on, have led to."""
+        number = turns_in(messages)
+        if number < len(self.turns):
+            return self.turns[number]
+        told = [found for message in messages[1:] for found in SECRET.findall(text_of(message))]
+        if not told:
+            return Turn("I wait for the note.", self.wait(text_of(messages[-1])) if self.wait else None)
+        answer = f"The note says {told[-1]}."
+        return Turn(answer, self.finish(answer) if self.finish else None)
+
+
+class Play:
+    """The parts of a harness, and whoever wants to know when a turn is played."""
+
+    def __init__(
+        self, parts: Mapping[str, Part], on_turn: Callable[[str, int], None] = lambda _task, _turn: None
+    ) -> None:
+        self._parts, self._on_turn = parts, on_turn
+
+    def says(self, body: Json) -> list[Say]:
+        """The one turn that fits; none where the conversation is about no task of ours."""
+        messages = body["messages"]
+        for place, message in enumerate(messages):
+            for task, part in self._parts.items():
+                if message["role"] == "user" and task in text_of(message):
+                    return (
+                        self._played(task, part, messages[place:]) if body.get("tools") or not part.needs_tools else []
+                    )
+        return []
+
+    def _played(self, task: str, part: Part, messages: Sequence[Json]) -> list[Say]:
+        turn = part.turn(messages)
+        self._on_turn(task, turns_in(messages))
+        calls = (ToolSay(turn.call[0], json.dumps(turn.call[1])),) if turn.call else ()
+        return [Say(turn.say, calls=calls)]
+
+
+def parts_for(harness: Harness) -> dict[str, Part]:
+    """The same three parts for any harness that has a shell."""
+    if harness.shell is None:
+        return {READ: Part(tuple(map(Turn, harness.words)), None, needs_tools=False)}
+    look = (
+        Turn("First its size.", harness.shell("wc -c note.txt")),
+        Turn("Now the note.", harness.shell("cat note.txt")),
+    )
+    parts = {READ: Part(look, harness.finish), LOOK: Part(look[1:], harness.finish)}
+    if harness.delegate:
+        parts[DELEGATE] = Part((Turn("I will ask another.", harness.delegate(LOOK)),), harness.finish, harness.wait)
+    return parts
+
+
+def turns_in(messages: Sequence[Json]) -> int:
+    """Whole replies; some harnesses keep the torso of one that broke off, and have it gone on with."""
+    return sum(message["role"] == "assistant" and not is_torso(message) for message in messages)
+
+
+def is_torso(message: Json) -> bool:
+    """A message that holds the beginning of the reply that breaks off, and nothing else."""
+    text = text_of(message).strip()
+    return bool(text) and TORSO.startswith(text) and not message.get("tool_calls")
+
+
+def text_of(message: Json) -> str:
+    """All the text of a message."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(str(piece.get("text", "")) for piece in content if isinstance(piece, dict))
+    return str(content or "")

@@ -1,0 +1,116 @@
+"""One performance: an engine with a play, Rollpin before it, a rollout, and a harness that is let loose on it."""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxy.sim.script import Fault
+from proxy.sim.server import SimEngine
+from tests.harnesses.harness import Aim, Harness, Json
+from tests.harnesses.kit.running import Run, run_harness
+from tests.harnesses.script import ANSWER, NOTE, READ, Play, parts_for
+from tests.served import ServedProxy, served, settings_for
+
+LONG_CONTEXT = 4_000_000
+"""The simulated model reads bytes, and a harness's tools alone have a hundred thousand."""
+STYLING = re.compile(r"\x1b\[[0-9;]*m|\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class Performance:
+    """What a harness did, and what Rollpin has on record of it."""
+
+    run: Run
+    calls: tuple[Json, ...]
+    trajectory: Json
+    engine_requests: int
+
+    @property
+    def answered(self) -> bool:
+        """It ended well and told what only the note says."""
+        return has_answered(self.run)
+
+
+def has_answered(run: Run) -> bool:
+    """It ended well and told what only the note says."""
+    return run.status == 0 and ANSWER in STYLING.sub(" ", run.output)
+
+
+class Stage:
+    """An engine and a proxy, used by one harness at a time."""
+
+    def __init__(self, folder: Path, engine: SimEngine, proxy: ServedProxy, cast: "Cast") -> None:
+        self._folder, self._engine, self._proxy, self._cast = folder, engine, proxy, cast
+        self._count = 0
+        self._tasks: dict[str, Performance] = {}
+
+    def task(self, harness: Harness) -> Performance:
+        """The plain task, done once for all tests that look at it."""
+        if harness.name not in self._tasks:
+            self._tasks[harness.name] = self.perform(harness)
+        return self._tasks[harness.name]
+
+    def perform(
+        self, harness: Harness, task: str = READ, *, trouble: Fault | None = None, timeout_s: int | None = None
+    ) -> Performance:
+        """Let a harness do a task through Rollpin; `trouble` befalls the second turn of the task."""
+        rollout = self._proxy.rollout(group=f"{harness.name}-{self._count}")
+        aim = Aim(rollout.created["base_url"], rollout.created["api_key"], timeout_s)
+        run, asked = self._let_loose(harness, task, aim, trouble)
+        calls = tuple(self._proxy.settled_calls(rollout.rollout_id, 30))
+        told = self._proxy.control.get(f"/rollouts/{rollout.rollout_id}/trajectory", params={"include": "all"})
+        assert told.status_code == 200, told.text
+        return Performance(run, calls, told.json(), asked)
+
+    def perform_without_rollpin(self, harness: Harness) -> tuple[Run, int]:
+        """Let it do the same straight at the engine; also how many calls that took."""
+        return self._let_loose(harness, READ, Aim(f"{self._engine.url}/v1", "none"), None)
+
+    def _let_loose(self, harness: Harness, task: str, aim: Aim, trouble: Fault | None) -> tuple[Run, int]:
+        self._count += 1
+        folder = self._folder / f"{harness.name}-{self._count}"
+        (folder / "work").mkdir(parents=True)
+        (folder / "work" / "note.txt").write_text(f"{NOTE}\n")
+        before = len(self._engine.requests)
+        self._cast.play(harness, self._strike(task, trouble))
+        setup = harness.prepare(aim, task)
+        run = run_harness(
+            setup.command, folder, env={**setup.quiet, **setup.env}, files=setup.files, limit_s=harness.limit_s
+        )
+        return run, len(self._engine.requests) - before
+
+    def _strike(self, task: str, trouble: Fault | None) -> Callable[[str, int], None]:
+        left = [trouble] if trouble else []
+
+        def on_turn(played: str, turn: int) -> None:
+            if played == task and turn == 0 and left:
+                self._engine.script(left.pop())
+
+        return on_turn
+
+
+class Cast:
+    """Stands where the simulated engine expects its scenario, and plays whatever is on."""
+
+    def __init__(self) -> None:
+        self._play = Play({})
+
+    def play(self, harness: Harness, on_turn: Callable[[str, int], None]) -> None:
+        """The next play."""
+        self._play = Play(parts_for(harness), on_turn)
+
+    def says(self, body: Json) -> Any:
+        """What the scenario would say."""
+        return self._play.says(body)
+
+
+@contextlib.contextmanager
+def set_up(folder: Path) -> Iterator[Stage]:
+    """A stage for as long as the block lasts."""
+    cast = Cast()
+    engine = SimEngine("sglang", max_model_len=LONG_CONTEXT, scenario=cast, tokens_per_event=8)  # type: ignore[arg-type]
+    with engine, served(settings_for(folder, engine.url)) as proxy:
+        yield Stage(folder, engine, proxy, cast)

@@ -1,0 +1,119 @@
+"""Each harness through Rollpin: the task is done, and the record of it is whole.
+
+A cell of the table is written down by `see`, which also holds it against what is known of the harness.
+"""
+
+import pytest
+
+from proxy.sim.script import Fault, Say
+from tests.harnesses.conftest import See
+from tests.harnesses.harness import TROUBLES, Harness, Trouble
+from tests.harnesses.observe import (
+    claims,
+    counted_once,
+    kinds_of,
+    of_sub_agent,
+    parents,
+    prefixes,
+    purpose,
+    recorded,
+    side_calls,
+)
+from tests.harnesses.script import DELEGATE, TORSO
+from tests.harnesses.stage import Stage, has_answered
+
+SILENCE_S = 5.0
+PATIENCE_S = 2
+"""How long harnesses wait where they can be told, which the silence outlasts."""
+
+
+def fault_for(harness: Harness, trouble: Trouble) -> Fault:
+    """What happens to the engine."""
+    match trouble:
+        case "500" | "529":
+            return Fault.status(int(trouble))
+        case "cut":
+            return Fault.cut(3, Say("Hm.", reasoning="I wonder what the note says. " * 20))
+        case "cut in text":
+            return Fault.cut(3, Say(f"{TORSO} " * 20, reasoning=""))
+        case "timeout" if harness.time_limit == "silence":
+            return Fault.stall(2, SILENCE_S)
+        case "timeout":
+            return Fault.stall_before_headers(SILENCE_S)
+
+
+def test_a_task_is_done_and_recorded(harness: Harness, stage: Stage, see: See) -> None:
+    """Commands are run, their output is read, and every call is on record with its parent and its exact prefix."""
+    seen = stage.task(harness)
+    sides = side_calls(seen)
+
+    assert seen.answered, seen.run
+    see(harness, "finished", "yes")
+    see(harness, "recorded", recorded(seen))
+    see(harness, "parents", parents(seen.calls))
+    see(harness, "prefixes", prefixes(seen.calls))
+    see(harness, "side calls", ", ".join(map(purpose, sides)) or "makes none")
+    assert counted_once(seen)
+
+
+def test_what_a_harness_sends_is_what_its_page_says(harness: Harness, stage: Stage) -> None:
+    """The API, streaming, sampling fields, headers of agents and sessions, and hosts that it tries to reach."""
+    seen = stage.task(harness)
+    hosts = {line.split()[1] for line in seen.run.wanted_outside}
+
+    assert {call["api"] for call in seen.calls} == {harness.api}
+    assert {call["stream"] for call in seen.calls} == {harness.streams}
+    assert {name for call in seen.calls for name in call["sampling"]["asked"]} == harness.asks
+    assert {name for call in seen.calls for name in call["sampling"]["constrained"]} == harness.constrained
+    assert {name for call in seen.calls for name in call["lane_signals"]} - {"user-agent"} == harness.marks
+    assert hosts <= harness.wants_outside
+
+
+def test_it_does_the_same_without_rollpin(harness: Harness, stage: Stage, see: See) -> None:
+    """The same answer after as many calls; the simulated engine itself speaks chat alone."""
+    if harness.api != "chat":
+        see(harness, "direct", "engine lacks API")
+        return
+    seen, (run, asked) = stage.task(harness), stage.perform_without_rollpin(harness)
+
+    assert has_answered(run), run
+    see(harness, "direct", "same" if asked == seen.engine_requests else f"{asked}, not {seen.engine_requests} calls")
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_retry_counts_once(harness: Harness, trouble: Trouble, stage: Stage, see: See) -> None:
+    """An engine in trouble: the harness asks again and gets the same draw, or gives up; nothing is trained on twice."""
+    if trouble == "timeout" and harness.time_limit == "none":
+        see(harness, trouble, "no such setting")
+        return
+    seen = stage.perform(
+        harness, trouble=fault_for(harness, trouble), timeout_s=PATIENCE_S if trouble == "timeout" else None
+    )
+
+    assert counted_once(seen)
+    assert seen.answered or seen.run.status, seen.run
+    if not seen.answered:
+        see(harness, trouble, "gives up")
+        return
+    done = [call for call in seen.calls if call["state"] == "done"]
+    assert len(done) == harness.turns + len(harness.side_calls)
+    assert bool(claims(seen)) == (len(done) == len(seen.calls))
+    see(harness, trouble, "once" if claims(seen) else "goes on")
+
+
+def test_a_sub_agent_has_a_lane_of_its_own(harness: Harness, stage: Stage, see: See) -> None:
+    """The one task is handed to another agent of the same harness."""
+    if harness.delegate is None:
+        see(harness, "sub-agents", "has none")
+        return
+    seen = stage.perform(harness, DELEGATE)
+    sub = of_sub_agent(seen)
+    own = [call for call in seen.calls if call not in sub and call not in side_calls(seen)]
+
+    assert seen.answered, seen.run
+    assert len(sub) >= 2
+    assert parents(sub) == f"{len(sub) - 1} of {len(sub) - 1}"
+    assert parents(own) == f"{len(own) - 1} of {len(own) - 1}"
+    assert kinds_of(seen, own) == {"main"}
+    assert counted_once(seen)
+    see(harness, "sub-agents", "own lane" if kinds_of(seen, sub) == {"subagent"} else "no lane")
