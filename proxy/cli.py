@@ -248,6 +248,12 @@ def _cells(rollout: dict[str, Any]) -> list[str]:
     return [rollout["rollout_id"], rollout["group"], sample, rollout["state"], shown]
 
 
+def _prefixes(counts: dict[str, Any]) -> str:
+    missing = ", ".join(f"{number} {reason}" for reason, number in counts["unsupplied"].items())
+    told = f"{counts['supplied']} supplied of {counts['eligible']} eligible, of {counts['total']} calls"
+    return f"{told}; not supplied: {missing}" if missing else told
+
+
 def _facts(rollout: dict[str, Any]) -> Iterator[tuple[str, str]]:
     counts, health = rollout["counts"], rollout["health"]
     yield "rollout", rollout["rollout_id"]
@@ -261,6 +267,7 @@ def _facts(rollout: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if counts["failures"]:
         yield "failures", ", ".join(f"{number} {kind}" for kind, number in counts["failures"].items())
     yield "tokens", f"{counts['prompt_tokens']} in prompts, {counts['completion_tokens']} generated"
+    yield "prefixes", _prefixes(rollout["prefixes"])
     yield "late", f"{counts['late']} results after the end"
     yield "capture", "complete" if health["complete"] else f"incomplete: {', '.join(health['reasons'])}"
     if flags := [flag["flag"] for flag in rollout["group_flags"]]:

@@ -22,6 +22,12 @@ _tokens = Counter(
 )
 _late = Counter("rollpin_late_results", "Results that came after their rollout was closed.", registry=REGISTRY)
 _collapsed = Counter("rollpin_collapsed_groups", "Groups of which two samples drew the same reply.", registry=REGISTRY)
+_prefixes = Counter(
+    "rollpin_prefix",
+    "Exact prefixes of calls that ended: supplied, unproven, refused, or none to supply; and why.",
+    ["outcome", "reason"],
+    registry=REGISTRY,
+)
 _replays = Counter("rollpin_replays", "Replayed calls by their verdict.", ["verdict"], registry=REGISTRY)
 _disturbed = Counter(
     "rollpin_class_disturbed", "Calls that waited too long for a batch of their own class and ran.", registry=REGISTRY
@@ -47,6 +53,11 @@ def call_ended(kind: str, prompt_tokens: int, completion_tokens: int, seconds: f
     _tokens.labels("prompt").inc(prompt_tokens)
     _tokens.labels("completion").inc(completion_tokens)
     _call_s.observe(seconds)
+
+
+def prefix_ended(outcome: str, reason: str) -> None:
+    """Count what became of a call's exact prefix."""
+    _prefixes.labels(outcome, reason).inc()
 
 
 def late_result() -> None:

@@ -309,6 +309,15 @@ class Prefix:
     parent_length: int = 0
     """How many of the ids are the parent's prompt and reply; the tail follows."""
 
+    @property
+    def outcome(self) -> Literal["supplied", "unproven", "refused", "none"]:
+        """What became of it, in a word; `none` where there was nothing to supply."""
+        if self.supplied:
+            return "supplied"
+        if self.requested:
+            return "unproven"
+        return "refused" if self.eligible else "none"
+
 
 # --- the engine -------------------------------------------------------------------------------------------------
 

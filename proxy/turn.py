@@ -230,6 +230,8 @@ def count(call: Call) -> None:
         len(tokens.completion_ids) if tokens else 0,
         call.timing.ended_s,
     )
+    prefix = call.plan.prefix
+    metrics.prefix_ended(prefix.outcome, prefix.reason)
     if call.timing.first_event_s is not None:
         metrics.first_event(call.timing.first_event_s)
 

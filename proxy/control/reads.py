@@ -11,7 +11,7 @@ from proxy.control.bodies import PageQuery, RolloutsQuery
 from proxy.control.edge import ControlRoute, Wired, json_answer, query_of
 from proxy.errors import NotFound, RolloutClosed
 from proxy.model import CallId, GroupFlag, JsonObject, Rollout, RolloutId
-from proxy.record.store import RolloutCounts, RolloutFilter
+from proxy.record.store import PrefixCounts, RolloutCounts, RolloutFilter
 from proxy.wiring import Wiring
 
 router = APIRouter(route_class=ControlRoute, dependencies=[READ])
@@ -34,6 +34,7 @@ async def show_rollout(rollout_id: str, wiring: Wired) -> JsonObject:
     return {
         **rollout_document(rollout),
         "counts": counts_document(counts),
+        "prefixes": prefixes_document(await wiring.store.prefix_counts(rollout.rollout_id)),
         "health": health_document(counts),
         "group_flags": [flag_document(flag) for flag in flags],
     }
@@ -110,6 +111,11 @@ def rollout_document(rollout: Rollout) -> JsonObject:
 def counts_document(counts: RolloutCounts) -> JsonObject:
     """The counts as JSON, failures by kind."""
     return {**asdict(counts), "failures": dict(counts.failures)}
+
+
+def prefixes_document(counts: PrefixCounts) -> JsonObject:
+    """The counts as JSON, what was not supplied by reason."""
+    return {**asdict(counts), "unsupplied": dict(counts.unsupplied)}
 
 
 def health_document(counts: RolloutCounts) -> JsonObject:

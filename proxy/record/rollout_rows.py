@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.errors import BadAsk, Conflict
 from proxy.model import JsonObject, Rollout, RolloutId, RolloutState
-from proxy.record.store import Page, RolloutCounts, RolloutFilter
+from proxy.record.store import Page, PrefixCounts, RolloutCounts, RolloutFilter
 
 _ADD = """
 insert into rollouts (
@@ -22,6 +22,11 @@ _COUNTS = """
 select state, failure_kind, count(*) as calls, sum(uncaptured) as uncaptured,
     sum(prompt_tokens) as prompt_tokens, sum(completion_tokens) as completion_tokens
 from calls where rollout_id = ? group by state, failure_kind
+"""
+_PREFIXES = """
+select json_extract(document, '$.prefix.eligible') as eligible, json_extract(document, '$.prefix.supplied') as supplied,
+    json_extract(document, '$.prefix.reason') as reason, count(*) as calls
+from calls where rollout_id = ? and state = 'done' group by 1, 2, 3
 """
 _DROP = (
     "delete from deliveries where call_id in (select call_id from calls where rollout_id = ?)",
@@ -85,6 +90,17 @@ def read_counts(connection: sqlite3.Connection, rollout_id: str) -> RolloutCount
         prompt_tokens=sum(row["prompt_tokens"] for row in rows),
         completion_tokens=sum(row["completion_tokens"] for row in rows),
         failures=tuple(sorted(failures, key=lambda pair: (-pair[1], pair[0]))),
+    )
+
+
+def read_prefix_counts(connection: sqlite3.Connection, rollout_id: str) -> PrefixCounts:
+    rows = connection.execute(_PREFIXES, (rollout_id,)).fetchall()
+    unsupplied = [(row["reason"], row["calls"]) for row in rows if row["eligible"] and not row["supplied"]]
+    return PrefixCounts(
+        total=sum(row["calls"] for row in rows),
+        eligible=sum(row["calls"] for row in rows if row["eligible"]),
+        supplied=sum(row["calls"] for row in rows if row["supplied"]),
+        unsupplied=tuple(sorted(unsupplied, key=lambda pair: (-pair[1], pair[0]))),
     )
 
 

@@ -37,7 +37,7 @@ from proxy.record.migrations import migrate, missing, read_migrations
 from proxy.record.parent_rows import find_parents, read_sampled_turn
 from proxy.record.prompts import TokenMemory
 from proxy.record.reader import Reader
-from proxy.record.store import Page, RolloutCounts, RolloutFilter, StoredProfile
+from proxy.record.store import Page, PrefixCounts, RolloutCounts, RolloutFilter, StoredProfile
 from proxy.record.writer import Durability, Writer
 
 
@@ -68,6 +68,9 @@ class SqliteReading:
 
     async def counts(self, rollout_id: RolloutId) -> RolloutCounts:
         return await self._reader.read(lambda db: rollout_rows.read_counts(db, rollout_id))
+
+    async def prefix_counts(self, rollout_id: RolloutId) -> PrefixCounts:
+        return await self._reader.read(lambda db: rollout_rows.read_prefix_counts(db, rollout_id))
 
     async def call(self, call_id: CallId) -> JsonObject | None:
         return await self._reader.read(lambda db: read_call(db, call_id))

@@ -65,6 +65,19 @@ class RolloutCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixCounts:
+    """How a rollout's completed calls came by the tokens before them."""
+
+    total: int = 0
+    eligible: int = 0
+    """Those with a parent whose ids were to be supplied."""
+    supplied: int = 0
+    """Of these, those whose returned ids prove it."""
+    unsupplied: tuple[tuple[str, int], ...] = ()
+    """(reason, number) pairs of the other eligible ones, most frequent first."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoredProfile:
     """A profile changed at run time, and the digest of the settings it was changed from."""
 
@@ -107,6 +120,9 @@ class Store(Protocol):
 
     async def counts(self, rollout_id: RolloutId) -> RolloutCounts:
         """The numbers of one rollout."""
+
+    async def prefix_counts(self, rollout_id: RolloutId) -> PrefixCounts:
+        """How often its exact prefixes were supplied, and why not."""
 
     async def close_rollout(self, rollout_id: RolloutId, state: RolloutState, at: float) -> Rollout | None:
         """Finish or delete; deleting drops the rollout's calls and keeps the id taken. Idempotent.

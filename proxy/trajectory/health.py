@@ -26,6 +26,8 @@ class Health:
     unresolved: int
     not_extending: int
     maybe_side: int
+    prefix_total: int
+    """Completed calls, of which some are eligible, of which some were supplied."""
     prefix_eligible: int
     prefix_supplied: int
     generated_tokens: int
@@ -40,7 +42,7 @@ def read_health(calls: Sequence[CallFacts], branches: Sequence[Branch]) -> Healt
     links = [link.reason for branch in branches for link in branch.links]
     joined = {link.call_id for branch in branches for link in branch.links if link.reason == "by_tokens"}
     outcomes = [call.parent_outcome for call in calls if not call.unusable and call.call_id not in joined]
-    prefixes = [call.document["prefix"] or {} for call in calls]
+    prefixes = [call.document["prefix"] or {} for call in calls if call.document["state"] == "done"]
     reasons = _missing(calls)
     return Health(
         complete=not reasons,
@@ -57,6 +59,7 @@ def read_health(calls: Sequence[CallFacts], branches: Sequence[Branch]) -> Healt
         unresolved=outcomes.count("unresolved"),
         not_extending=links.count("not_extending"),
         maybe_side=sum(branch.maybe_side for branch in branches),
+        prefix_total=len(prefixes),
         prefix_eligible=sum(bool(prefix.get("eligible")) for prefix in prefixes),
         prefix_supplied=sum(bool(prefix.get("supplied")) for prefix in prefixes),
         generated_tokens=sum(call.generated for call in calls),

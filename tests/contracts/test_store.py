@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from proxy.errors import BadAsk, Conflict, LimitReached, NotFound, RolloutClosed, SeedCollision
-from proxy.model import JsonObject, Outcome, Parent, Plan, Profile, Rollout, RolloutId, VolatileLine
-from proxy.record.store import RolloutCounts, RolloutFilter, Store, StoredProfile
+from proxy.model import JsonObject, Outcome, Parent, Plan, Prefix, Profile, Rollout, RolloutId, VolatileLine
+from proxy.record.store import PrefixCounts, RolloutCounts, RolloutFilter, Store, StoredProfile
 from tests import make
 
 pytestmark = pytest.mark.anyio
@@ -408,6 +408,25 @@ class TestRecording:
             completion_tokens=7,
             failures=(("engine_cut", 2), ("client_gone", 1)),
         )
+
+    async def test_prefixes_are_counted_over_completed_calls(self, store: Store, rollout: Rollout) -> None:
+        """Eligible, supplied, and the others by reason."""
+        prefixes = [
+            Prefix(eligible=False, requested=False, supplied=False, length=0, reason="first_turn"),
+            Prefix(eligible=True, requested=True, supplied=True, length=3, reason="exact"),
+            *[Prefix(eligible=True, requested=False, supplied=False, length=0, reason="media")] * 2,
+            Prefix(eligible=True, requested=True, supplied=False, length=3, reason="other_ids_came_back"),
+        ]
+        assert await store.prefix_counts(rollout.rollout_id) == PrefixCounts()
+        for prefix in prefixes:
+            planned = await reserve(store, of=rollout)
+            await store.record([make.call(replace(planned, prefix=prefix))])
+        await store.record([make.call(await reserve(store, of=rollout), make.failure())])
+
+        assert await store.prefix_counts(rollout.rollout_id) == PrefixCounts(
+            total=5, eligible=4, supplied=1, unsupplied=(("media", 2), ("other_ids_came_back", 1))
+        )
+        assert [prefix.outcome for prefix in prefixes] == ["none", "supplied", "refused", "refused", "unproven"]
 
     async def test_a_reply_without_ids_counts_by_its_usage(self, store: Store, rollout: Rollout) -> None:
         """Budgets hold for engines that give no ids too."""

@@ -63,7 +63,7 @@ def document(number: int, prompt: Sequence[int], said: Sequence[int]) -> JsonObj
         "logprobs": [LOGPROB - place for place in range(len(said))],
         "segments": [{"start": 0, "end": len(said), "seed": 1000 + number, "weight_version": "7", "engine": "e1"}],
         "finish_reason": "stop",
-        "prefix": {"eligible": False, "requested": False, "supplied": False, "length": 0, "reason": "root"},
+        "prefix": prefix("first_turn"),
         "failure": None,
         "engine": {"name": "e1", "kind": "vllm", "model": "policy", "fingerprint": "print"},
         "capture": {"complete": True, "gaps": []},
@@ -71,6 +71,12 @@ def document(number: int, prompt: Sequence[int], said: Sequence[int]) -> JsonObj
         "request": {"tools": [{"type": "function"}]},
         "outcome": None,
     }
+
+
+def prefix(reason: str, *, eligible: bool = False, requested: bool = False, supplied: bool = False) -> JsonObject:
+    """What became of a call's exact prefix."""
+    told = {"eligible": eligible, "requested": requested, "supplied": supplied, "length": 5 if requested else 0}
+    return {**told, "reason": reason, "detail": "", "drift_at": 2 if supplied else None, "parent_length": 3}
 
 
 def ids_of(call: JsonObject) -> list[int]:

@@ -304,6 +304,28 @@ def test_whatever_is_not_trainable_says_why(case: Case) -> None:
 
 @law
 @given(cases)
+def test_prefixes_are_counted_over_completed_calls(case: Case) -> None:
+    """Those supplied are some of those eligible, and these some of all."""
+    health = case.document()["health"]
+    told = [call["prefix"] for call in case.calls.values() if call["state"] == "done"]
+    counts = [sum(prefix[name] for prefix in told) for name in ("eligible", "supplied")]
+
+    assert [health[f"prefix_{name}"] for name in ("total", "eligible", "supplied")] == [len(told), *counts]
+    assert health["prefix_supplied"] <= health["prefix_eligible"] <= health["prefix_total"]
+
+
+@law
+@given(cases)
+def test_a_call_that_was_supplied_continues_its_parents_row(case: Case) -> None:
+    """Unless the parent itself is in no kept row."""
+    for branch in case.document()["branches"]:
+        for link in branch["links"]:
+            if case.calls[link["call_id"]]["prefix"]["supplied"]:
+                assert link["reason"] == "extends" or link["reason"].startswith("parent_")
+
+
+@law
+@given(cases)
 def test_a_document_is_plain_json(case: Case) -> None:
     """And says the same each time."""
     text = json.dumps(case.document(), allow_nan=False)

@@ -44,6 +44,11 @@ def test_a_served_rollout_becomes_rows(rollout: RolloutClient) -> None:
     assert sorted(one["reason"] for one in found["excluded"]) == ["side_other_model", "unused_choice"]
     masks = sum(sum(branch["loss_mask"]) for branch in found["branches"])
     assert masks == sum(len(calls[one]["completion_token_ids"]) for one in trained) > 0
+    shown = rollout.proxy.control.get("/rollouts/r1").json()["prefixes"]
+    assert shown == {"total": 4, "eligible": 1, "supplied": 0, "unsupplied": {"cut_in_reasoning": 1}}
+    assert [found["health"][f"prefix_{name}"] for name in ("total", "eligible", "supplied")] == [4, 1, 0]
+    metrics = rollout.proxy.control.get("/metrics").text
+    assert 'rollpin_prefix_total{outcome="refused",reason="cut_in_reasoning"}' in metrics
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])

@@ -11,11 +11,11 @@ from proxy.trajectory.glossary import find_reason
 from proxy.trajectory.rules import SideRule, TrajectoryRules
 from proxy.trajectory.why import CallReport, report_calls, report_rollout
 from tests import make
-from tests.trajectory.tape import Tape, failed, ids_of, title_call
+from tests.trajectory.tape import Tape, failed, ids_of, prefix, title_call
 from tests.trajectory.trees import rollouts, rules, tapes
 
-SUPPLIED = {"eligible": True, "requested": True, "supplied": True, "length": 2, "reason": "exact"}
-REFUSED = {"eligible": True, "requested": False, "supplied": False, "length": 0, "reason": "template_refuses"}
+SUPPLIED = prefix("exact", eligible=True, requested=True, supplied=True)
+REFUSED = prefix("template_refuses", eligible=True)
 
 
 def reports(tape: Tape, only: str | None = None, **ruled: Any) -> list[CallReport]:
@@ -90,7 +90,7 @@ def test_a_prefix_that_was_sent_and_is_not_proven_says_so() -> None:
     """The ids that came back are others."""
     tape = Tape()
     start = tape.root([1], [10])
-    tape.broken(start, [1, 9, 2], [11], prefix={**SUPPLIED, "supplied": False, "reason": "other_ids_came_back"})
+    tape.broken(start, [1, 9, 2], [11], prefix=prefix("other_ids_came_back", eligible=True, requested=True))
 
     assert words(reports(tape)) == [("c1", [("fork", "not_extending"), ("prefix", "other_ids_came_back")])]
 

@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 from proxy.model import JsonObject, Rollout
 from proxy.trajectory.rules import SideRule, TrajectoryRules
 from tests import make
-from tests.trajectory.tape import Tape, choice, failed, ids_of, resolved, title_call, undelivered, without_ids
+from tests.trajectory.tape import (
+    Tape,
+    choice,
+    failed,
+    ids_of,
+    prefix,
+    resolved,
+    title_call,
+    undelivered,
+    without_ids,
+)
 
 ids = st.lists(st.integers(0, 2), max_size=3)
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=4)
@@ -36,6 +46,12 @@ ASKING: list[JsonObject] = [
 ]
 
 
+SUPPLIED = prefix("exact", eligible=True, requested=True, supplied=True)
+NOT_SUPPLIED: list[JsonObject] = [
+    prefix("template_refuses", eligible=True),
+    prefix("other_ids_came_back", eligible=True, requested=True),
+    prefix("off_in_profile"),
+]
 KINDS = ["root", *["child"] * 6, "broken", "cut", "lost", "lost_child"]
 
 
@@ -69,13 +85,17 @@ def add_call(draw: Any, tape: Tape) -> None:
     said, more = draw(ids), draw(fields())
     known = [call for call in tape.calls if call["prompt_token_ids"] is not None]
     earlier = draw(st.sampled_from(known)) if known else None
+    missing = st.sampled_from(NOT_SUPPLIED)
     match draw(st.sampled_from(KINDS)):
         case "child" if earlier:
+            more["prefix"] = draw(st.one_of(st.just(SUPPLIED), missing))
             made = _like(tape, earlier, [*ids_of(earlier), *draw(ids)], said, more)
         case "broken" if earlier:
+            more["prefix"] = draw(missing)
             made = _like(tape, earlier, draw(prompts), said, more)
         case "cut" if earlier:
             whole = ids_of(earlier)
+            more["prefix"] = draw(missing)
             made = _like(tape, earlier, [*whole[: draw(st.integers(1, len(whole)))], *draw(ids)], said, more)
         case "lost_child" if earlier:
             made = tape.lost([*ids_of(earlier), *draw(ids)], said, **more)
