@@ -207,3 +207,10 @@ def test_a_run_is_reproduced_only_to_the_last_token(
 def test_the_calculator_does_sums_and_nothing_else(arguments: str, result: str) -> None:
     """It is fed by a model."""
     assert calculate({"function": {"arguments": arguments}}) == result
+
+
+def test_the_demo_shows_one_unbroken_sequence_and_its_proof(page: str) -> None:
+    """A later call goes on from the ids before it, and the records are drawn again."""
+    assert "supplied, and proven" in page
+    assert re.search(r"main: 2 calls are one sequence of \d+ tokens, \d+ trained", page)
+    assert re.search(r"PROVEN: (\d+) of \1 calls drawn again are the same", page)

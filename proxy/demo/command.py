@@ -14,7 +14,7 @@ from rich.console import Console
 
 from proxy.app import run_proxy, stop_on_signals
 from proxy.demo.agent import AgentFailed
-from proxy.demo.group import compare, digest_of, run_group
+from proxy.demo.group import compare, digest_of, replay, run_group
 from proxy.demo.page import Page, console_for
 from proxy.log import start_log
 from proxy.settings import EngineSettings, Settings
@@ -132,6 +132,9 @@ class Show:
             second = await run_group(trainer, SECOND)
             verdict = compare(first, second)
             self._page.verdict(SECOND, verdict, digest_of(first))
-            self._status = 0 if verdict.is_reproduced else FAILED
+            verdicts = await replay(trainer, first)
+            self._page.replayed(verdicts)
+            is_proven = all(one["verdict"] == "same" for one in verdicts)
+            self._status = 0 if verdict.is_reproduced and is_proven else FAILED
         if self._stay:
             self._page.next_steps(proxy, ADMIN_TOKEN)

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ class SampleRun:
     reward: float
     calls: tuple[JsonObject, ...]
     """Its `rollpin.call/1` documents."""
+    branches: tuple[JsonObject, ...] = ()
+    """What there is to train on, as its `rollpin.trajectory/1` document tells."""
 
     def sampled_ids(self) -> tuple[tuple[int, ...], ...]:
         """The generated tokens, call by call."""
@@ -60,7 +63,15 @@ async def _run_sample(trainer: httpx.AsyncClient, rollout: JsonObject) -> Sample
     (await trainer.put(f"/rollouts/{name}/outcome", json={"reward": reward})).raise_for_status()
     (await trainer.post(f"/rollouts/{name}/finish")).raise_for_status()
     calls = (await trainer.get(f"/rollouts/{name}/calls")).raise_for_status().json()["calls"]
-    return SampleRun(rollout["sample"], name, answer, reward, tuple(calls))
+    branches = (await trainer.get(f"/rollouts/{name}/trajectory")).raise_for_status().json()["branches"]
+    return SampleRun(rollout["sample"], name, answer, reward, tuple(calls), tuple(branches))
+
+
+async def replay(trainer: httpx.AsyncClient, run: Sequence[SampleRun]) -> tuple[JsonObject, ...]:
+    """A verdict on each call of a run, drawn again from its record."""
+    answers = [await trainer.post(f"/rollouts/{sample.rollout_id}/replay", json={}) for sample in run]
+    lines = [json.loads(line) for answer in answers for line in answer.raise_for_status().text.splitlines()]
+    return tuple(line["verdict"] for line in lines if "verdict" in line)
 
 
 def compare(first: Sequence[SampleRun], second: Sequence[SampleRun]) -> Verdict:

@@ -69,16 +69,33 @@ class Page:
 
     def calls(self, run: SampleRun) -> None:
         """One rollout's calls, with generated tokens marked."""
-        self._heading(f"3. The calls of sample {run.sample}: prompt (mask 0) and generated tokens (mask 1)")
+        self._heading(f"3. Sample {run.sample} as one training row: prompt (mask 0) and generated tokens (mask 1)")
         for place, call in enumerate(run.calls):
             prompt, sampled = call["prompt_token_ids"], call["completion_token_ids"]
             told = f"call {place + 1}: {len(prompt)} prompt tokens, {len(sampled)} generated,"
             mean = sum(call["logprobs"]) / len(call["logprobs"])
             self._console.print(f"  {told} mean logprob {mean:.2f}", highlight=False)
+            if call["prefix"]["supplied"]:
+                self._console.print(
+                    "    goes on from the very ids of the call before: supplied, and proven", style="dim"
+                )
             table = _grid(2)
             table.add_row("mask 0", _shown("…" + decode(last_turns(prompt)), "dim"))
             table.add_row("mask 1", _shown(decode(sampled), "bold green"))
             self._indented(table, 4)
+        for branch in run.branches:
+            ids, trained = len(branch["token_ids"]), sum(branch["loss_mask"])
+            told = f"{len(branch['call_ids'])} calls are one sequence of {ids} tokens, {trained} trained"
+            self._console.print(f"  {branch['kind']}: {told}", highlight=False)
+
+    def replayed(self, verdicts: Sequence[JsonObject]) -> None:
+        """What came of asking the engine again for what is on record."""
+        self._heading("5. The first run replayed from its records: exact ids, seeds and sampling")
+        same = [verdict for verdict in verdicts if verdict["verdict"] == "same"]
+        is_proven = len(same) == len(verdicts) > 0
+        word, style = ("PROVEN", "bold green") if is_proven else ("NOT PROVEN", "bold red")
+        told = f": {len(same)} of {len(verdicts)} calls drawn again are the same, token for token."
+        self._console.print(Text.assemble("  ", (word, style), told))
 
     def verdict(self, run: str, verdict: Verdict, digest: str) -> None:
         """Whether the second run drew the first one's tokens."""
@@ -96,7 +113,7 @@ class Page:
 
     def next_steps(self, proxy: str, token: str) -> None:
         """How to go on by oneself."""
-        self._heading("5. Your turn: proxy and engine go on running until Ctrl-C")
+        self._heading("6. Your turn: proxy and engine go on running until Ctrl-C")
         for line in _next_steps(proxy, token):
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
