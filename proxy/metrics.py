@@ -11,6 +11,8 @@ CALL_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 36
 FIRST_EVENT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 # A commit is a millisecond on a good disk; what matters is how far its tail reaches.
 COMMIT_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30)
+# From rounding alone up to weights that have nothing to do with each other.
+DRIFT_BUCKETS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5, 1, 5, 10)
 
 REGISTRY = CollectorRegistry()
 
@@ -31,6 +33,19 @@ _prefixes = Counter(
 _replays = Counter("rollpin_replays", "Replayed calls by their verdict.", ["verdict"], registry=REGISTRY)
 _disturbed = Counter(
     "rollpin_class_disturbed", "Calls that waited too long for a batch of their own class and ran.", registry=REGISTRY
+)
+_rescores = Counter("rollpin_rescores", "Rescored calls by what came of them.", ["result"], registry=REGISTRY)
+_rescore_difference = Histogram(
+    "rollpin_rescore_difference",
+    "Mean absolute difference of a rescored call's logprobs from the recorded ones, in nats.",
+    registry=REGISTRY,
+    buckets=DRIFT_BUCKETS,
+)
+_rescore_k3 = Histogram(
+    "rollpin_rescore_kl_k3",
+    "Estimated KL per token from the recorded policy to the present one, of a rescored call.",
+    registry=REGISTRY,
+    buckets=DRIFT_BUCKETS,
 )
 _in_flight = Gauge("rollpin_calls_in_flight", "Calls between reservation and record.", registry=REGISTRY)
 _call_s = Histogram(
@@ -78,6 +93,14 @@ def replayed(verdict: str) -> None:
 def class_disturbed() -> None:
     """Count a call that ran beside calls of another sampling class."""
     _disturbed.inc()
+
+
+def rescored(result: str, difference: float | None, k3: float | None) -> None:
+    """Count a rescore; what was not compared is None."""
+    _rescores.labels(result).inc()
+    if difference is not None and k3 is not None:
+        _rescore_difference.observe(difference)
+        _rescore_k3.observe(k3)
 
 
 def in_flight(delta: int) -> None:

@@ -28,8 +28,9 @@ log = structlog.get_logger()
 
 def class_of(body: JsonObject) -> SamplingClass:
     """The path that a request takes: `plain` only where it says so itself; what it leaves out the engine decides."""
-    draws = body.get("temperature", 0) > 0
-    takes_all = (body.get("top_p"), body.get("top_k"), body.get("min_p")) == (1, -1, 0)
+    told = body.get("sampling_params", body)
+    draws = told.get("temperature", 0) > 0
+    takes_all = (told.get("top_p"), told.get("top_k"), told.get("min_p")) == (1, -1, 0)
     return "plain" if draws and takes_all else "filtered"
 
 

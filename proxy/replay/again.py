@@ -10,7 +10,7 @@ from proxy.engine.pool import DIALECTS
 from proxy.errors import EngineFault
 from proxy.model import CallId, Completion, EngineRef, JsonObject, Plan, Rollout
 from proxy.noise import column_hash, gumbel, seeded_state
-from proxy.replay.choose import Unfit, choose, gone, weight_version
+from proxy.replay.choose import Unfit, choose, gone, open_engines, weight_version
 from proxy.replay.remake import Take, barriers, remake, takes
 from proxy.replay.verdict import Difference, Divergence, Likeness, Sampled, Verdict, compare
 from proxy.wiring import Wiring
@@ -33,8 +33,7 @@ async def replay_call(call: JsonObject, rollout: Rollout, wiring: Wiring, tolera
         return Verdict(call_id, "not_replayable", reasons)
     async with wiring.aside:
         started = clock.ticks()
-        engines = [one.ref for one in wiring.pool.engines if one.ref and one.problem is None]
-        chosen = choose(call, takes(call, None), engines)
+        chosen = choose(call, takes(call, None), open_engines(wiring.pool))
         if isinstance(chosen, Unfit):
             return Verdict(call_id, "weights_gone" if chosen.weights_gone else "not_replayable", chosen.reasons)
         verdict = await _draw_again(Again(call, rollout, chosen, tolerance), wiring)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from proxy.engine.pool import Pool
 from proxy.model import EngineFacts, EngineRef, JsonObject
 from proxy.replay.remake import Take
 
@@ -15,6 +16,11 @@ class Unfit:
 
     weights_gone: bool
     reasons: tuple[str, ...]
+
+
+def open_engines(pool: Pool) -> tuple[EngineRef, ...]:
+    """The engines that are well and not being emptied."""
+    return tuple(one.ref for one in pool.engines if one.ref and one.problem is None and not one.is_draining)
 
 
 def choose(call: JsonObject, segments: Iterable[Take], engines: Iterable[EngineRef]) -> EngineRef | Unfit:

@@ -1,5 +1,6 @@
 """A generation request as an engine understands it, and the refusals both engines share."""
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -163,6 +164,8 @@ class EngineView(Protocol):
 
     setup: Setup
     is_paused: bool
+    scored: deque[Json]
+    """The newest questions for logprobs of given ids."""
 
     @property
     def running(self) -> int:

@@ -22,6 +22,7 @@ from proxy.sim.sglang import SGLang
 from proxy.sim.template import Json
 from proxy.sim.vllm import VLLM
 
+SCORED_KEPT = 100
 Kind = Literal["vllm", "sglang"]
 DIALECTS: dict[str, Callable[[], Dialect]] = {"vllm": VLLM, "sglang": SGLang}
 
@@ -61,6 +62,7 @@ class Engine:
         self.refused: list[Received] = []
         self.aborted = self.served = 0
         self.is_paused = False
+        self.scored: deque[Json] = deque(maxlen=SCORED_KEPT)
         self.on_cut: Callable[[Any], None] = lambda _: None
         self.on_death: Callable[[], None] = lambda: None
         self._calls: list[Exchange] = []

@@ -13,6 +13,7 @@ from proxy.sim.ask import Setup
 from proxy.sim.engine import Engine, Kind, Received, Recurring
 from proxy.sim.scenario import Scenario
 from proxy.sim.script import Item
+from proxy.sim.template import Json
 
 GRACE_S = 1.0
 """How long uvicorn gets to start, and interrupted calls to notice that they are over."""
@@ -75,6 +76,11 @@ class SimEngine:
     def refused(self) -> list[Received]:
         """The generation requests answered with an error of the engine's own, in order."""
         return self._engine.refused
+
+    @property
+    def scored(self) -> list[Json]:
+        """The newest questions for logprobs of given ids, in order."""
+        return list(self._engine.scored)
 
     @property
     def running(self) -> int:

@@ -34,6 +34,7 @@ ADMIN_ROUTES = [
     ("POST", "/engines/engine-0/open"),
     ("DELETE", "/engines/engine-0"),
     ("POST", "/rollouts/r1/replay"),
+    ("POST", "/rollouts/r1/rescore"),
 ]
 CLOSED_ROUTES = READING_ROUTES + ADMIN_ROUTES
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.live.harness import ADD_TOOL, NO_THINKING, Site, at_once
-from tests.replay.harness import Told, replay
+from tests.live.harness import ADD_TOOL, LOGPROB_TOLERANCE, NO_THINKING, Site, at_once
+from tests.replay.harness import Told, replay, rescore
 from tests.served import RolloutClient
 
 AT_ONCE = 16
@@ -114,3 +114,24 @@ def tamper(site: Site, call_id: str, ids: list[int]) -> None:
         connection.execute("update calls set completion_ids = ? where call_id = ?", (pack_ids(ids), call_id))
 
     site.proxy.do(site.proxy.wiring.store._writer.write(work, durable=True))
+
+
+def test_todays_logprobs_of_recorded_tokens_are_the_recorded_ones(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under the same weights a rescore finds no drift, in streamed and whole calls, first turns and later ones."""
+    client = site.rollout("rescored")
+    three_turns(client, "import os")
+    client.stream("def main():", max_tokens=30)
+    choices(client, "class A:")
+    told, summary = rescore(site.proxy, client.rollout_id)
+    with capsys.disabled():
+        worst, mean = summary["largest_difference"], summary["mean_absolute_difference"]
+        print(
+            f"\n{site.kind}: {summary['compared']} tokens rescored, off by at most {worst:.1e}, {mean:.1e} on average"
+        )
+
+    assert [one["result"] for one in told] == ["rescored"] * 7
+    assert summary["compared"] > 150
+    assert summary["largest_difference"] < LOGPROB_TOLERANCE
+    assert summary["kl_k3"] < LOGPROB_TOLERANCE

@@ -28,6 +28,14 @@ class Told:
         return verdict
 
 
+def rescore(proxy: ServedProxy, rollout_id: str, **asked: Any) -> tuple[list[Json], Json]:
+    """Rescore a rollout by its route: what is told of each call, and the summary."""
+    answer = proxy.control.post(f"/rollouts/{rollout_id}/rescore", json=asked)
+    assert answer.status_code == 200, answer.text
+    _head, *told, last = [json.loads(line) for line in answer.text.splitlines()]
+    return [line["rescore"] for line in told], last["summary"]
+
+
 def replay(proxy: ServedProxy, rollout_id: str, **asked: Any) -> Told:
     """Replay a rollout by its route."""
     answer = proxy.control.post(f"/rollouts/{rollout_id}/replay", json=asked)

@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from proxy import clock
 from proxy.sim.ask import EngineView
+from proxy.sim.scoring import score
 from proxy.sim.sglang.controls import Controls
 from proxy.sim.sglang.parsing import parsing_routes
 from proxy.sim.sglang.request import rendered_ids
@@ -36,6 +37,7 @@ class Endpoints:
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/v1/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
+            Route("/generate", self.generate, methods=["POST"]),
             *parsing_routes(),
             *Controls(self.engine).routes(),
         ]
@@ -134,3 +136,23 @@ class Endpoints:
         """Text of ids, without special tokens unless they are asked for."""
         body = await request.json()
         return JSONResponse({"text": decode(body["tokens"], skip_special=body.get("skip_special_tokens", True))})
+
+    async def generate(self, request: Request) -> Response:
+        """The native route, for logprobs of a prompt alone: nothing is generated."""
+        body = await request.json()
+        self.engine.scored.append(body)
+        ids, params = body["input_ids"], body.get("sampling_params") or {}
+        if params.get("max_new_tokens") != 0:
+            return JSONResponse({"error": {"message": "the simulation scores prompts here, and draws in chat"}}, 400)
+        start = max(int(body.get("logprob_start_len", -1)), 0)
+        scored = list(zip(score(ids, self.engine.setup.model), ids, strict=True))[start:]
+        told = [[None if place == 0 else logprob, token, None] for place, (logprob, token) in enumerate(scored)]
+        meta = {
+            "prompt_tokens": len(ids),
+            "completion_tokens": 0,
+            "finish_reason": {"type": "length", "length": 0},
+            "weight_version": self.engine.setup.weight_version,
+            "input_token_logprobs": told,
+            "output_token_logprobs": [],
+        }
+        return JSONResponse({"text": "", "output_ids": [], "meta_info": meta})

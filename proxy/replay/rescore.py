@@ -1,0 +1,98 @@
+"""One recorded call's tokens scored under the engine's weights of now. Whatever goes wrong is a result too."""
+
+from collections.abc import AsyncIterator, Collection, Iterator
+
+from proxy import metrics
+from proxy.errors import EngineFault
+from proxy.model import CallId, EngineFacts, EngineRef, JsonObject, Rollout
+from proxy.replay.choose import NO_SUCH_ENGINE, open_engines, weight_version
+from proxy.replay.drift import Drift, Rescore, drift_of, incomparable
+from proxy.replay.remake import has_media
+from proxy.replay.score import read_scores, room_needed, scores_of
+from proxy.replay.story import as_they_come, recorded_calls
+from proxy.wiring import Wiring
+
+
+async def rescore_rollout(
+    rollout: Rollout, wiring: Wiring, *, only: Collection[str] = ()
+) -> AsyncIterator[tuple[JsonObject, Rescore]]:
+    """Each call with its rescore, in the order in which they are ready."""
+    await wiring.pool.look()
+    async for page in recorded_calls(rollout, wiring, only):
+        async for call, rescore in as_they_come([_with(call, wiring) for call in page]):
+            yield call, rescore
+
+
+async def rescore_call(call: JsonObject, wiring: Wiring) -> Rescore:
+    """Score one call where that can be done, and count what came of it; its turn at the engine is waited for."""
+    rescore = await _rescored(call, wiring)
+    means = rescore.drift.document()
+    metrics.rescored(rescore.word, means["mean_absolute_difference"], means["kl_k3"])
+    return rescore
+
+
+async def _rescored(call: JsonObject, wiring: Wiring) -> Rescore:
+    call_id = CallId(call["call_id"])
+    if reasons := tuple(_barriers(call)):
+        return Rescore(call_id, reasons)
+    async with wiring.aside:
+        engine = next((one for one in open_engines(wiring.pool) if knows_the_ids(one.facts, call["engine"])), None)
+        if engine is None:
+            return Rescore(call_id, (NO_SUCH_ENGINE,))
+        if reason := _too_long(call, engine):
+            return Rescore(call_id, (reason,))
+        try:
+            logprobs = await _scores(call, engine, wiring)
+        except EngineFault as fault:
+            return Rescore(call_id, (fault.code, fault.message), has_failed=True, engine=engine.name)
+    bars = incomparable(call)
+    drift = Drift() if bars else drift_of(call["logprobs"], logprobs)
+    return Rescore(
+        call_id,
+        logprobs=logprobs,
+        incomparable=bars,
+        drift=drift,
+        engine=engine.name,
+        weight_version=weight_version(engine.facts),
+    )
+
+
+def knows_the_ids(facts: EngineFacts, recorded: JsonObject) -> bool:
+    """Whether ids mean the same to an engine as to the recorded one; its version and its weights may be others."""
+    if (facts.kind, facts.model) != (recorded["kind"], recorded["model"]):
+        return False
+    theirs = recorded.get("fingerprint")
+    return theirs is None or facts.fingerprint in {None, theirs}
+
+
+def _barriers(call: JsonObject) -> Iterator[str]:
+    if call["state"] != "done":
+        yield call["failure"]["kind"] if call["failure"] else "no_outcome_yet"
+    elif not call["capture"]["complete"]:
+        yield from call["capture"]["gaps"]
+    elif any(has_media(message) for message in call["messages"]):
+        yield "media_in_prompt"
+
+
+def _too_long(call: JsonObject, engine: EngineRef) -> str | None:
+    """Why the engine would refuse the ids, or die of them."""
+    ids = (*call["prompt_token_ids"], *call["completion_token_ids"])
+    size, length = engine.facts.vocabulary, engine.facts.context_length
+    if size is not None and any(not 0 <= token < size for token in ids):
+        return "id_out_of_vocabulary"
+    return "context_is_full" if length is not None and len(ids) + room_needed(engine) > length else None
+
+
+async def _scores(call: JsonObject, engine: EngineRef, wiring: Wiring) -> tuple[float, ...]:
+    """Raises EngineFault."""
+    model = call["profile"]["values"]["model"] or engine.facts.model
+    request = scores_of(engine, model, call["prompt_token_ids"], call["completion_token_ids"])
+    async with wiring.upstream.ask(engine, request, call["call_id"]) as events:
+        replies = [event async for event in events]
+    if len(replies) != 1:
+        raise EngineFault("engine_malformed", 502, f"{len(replies)} events where one reply was asked for")
+    return read_scores(engine, replies[0], call["completion_token_ids"])
+
+
+async def _with(call: JsonObject, wiring: Wiring) -> tuple[JsonObject, Rescore]:
+    return call, await rescore_call(call, wiring)
