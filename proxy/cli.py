@@ -15,6 +15,7 @@ from rich.table import Table
 from proxy.commands.control import find_control
 from proxy.commands.ending import WRONG_SETTINGS, end, settings_or_end
 from proxy.commands.replay import replay
+from proxy.commands.rescore import rescore
 from proxy.commands.verify import verify
 from proxy.settings_page import as_toml, flag_rows
 
@@ -176,6 +177,7 @@ def export(
 
 
 app.command()(replay)
+app.command()(rescore)
 app.command()(verify)
 
 

@@ -1,4 +1,4 @@
-"""`rollpin replay`: what a person reads of it, and what a script does."""
+"""`rollpin replay` and `rollpin rescore`: what a person reads of them, and what a script does."""
 
 import json
 from collections.abc import Iterator
@@ -117,3 +117,36 @@ def test_the_read_token_is_not_enough(proxy: ServedProxy, run: Run) -> None:
 
     assert done.status == 1
     assert "admin token" in done.err
+
+
+def test_a_rescore_tells_the_drift_over_all_calls(proxy: ServedProxy, run: Run) -> None:
+    """None, under the same weights."""
+    calls = played(proxy, "task")
+    done = run("rescore", "--group", "task", *where(proxy))
+    tokens = sum(len(call["completion_token_ids"]) for call in calls)
+
+    assert (done.status, done.err) == (0, "")
+    assert done.out.splitlines() == [
+        "2 calls: 2 rescored",
+        f"{tokens} tokens, logprobs of now less the recorded ones:",
+        "  mean +0.00e+00, absolute 0.00e+00",
+        "  largest 0.00e+00, estimated KL 0.00e+00 (k3)",
+    ]
+
+
+def test_a_rescore_gives_proximal_logprobs_as_json(proxy: ServedProxy, run: Run) -> None:
+    """One for each recorded token."""
+    call = played(proxy, "task", 1)[0]
+    done = run("rescore", call["rollout_id"], "--json", "--logprobs", *where(proxy))
+    told = [json.loads(line) for line in done.out.splitlines()]
+
+    assert [line["rescore"]["logprobs"] for line in told if "rescore" in line] == [call["logprobs"]]
+
+
+def test_a_rescore_that_nothing_came_of_ends_with_status_1(proxy: ServedProxy, engine: FakeEngine, run: Run) -> None:
+    """As where every call had failed."""
+    engine.script(Fault.status(500))
+    played(proxy, "task", 1)
+    done = run("rescore", "--group", "task", *where(proxy))
+
+    assert (done.status, done.out.splitlines()) == (1, ["1 call: 1 not rescorable", "nothing to compare"])
