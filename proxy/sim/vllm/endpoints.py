@@ -8,11 +8,10 @@ from starlette.routing import Route
 
 from proxy import clock
 from proxy.sim.ask import EngineView, Refusal, fresh_hex
-from proxy.sim.scoring import score
 from proxy.sim.template import Habits
 from proxy.sim.tokens import decode, encode
 from proxy.sim.vllm.controls import Controls
-from proxy.sim.vllm.request import refuse, rendered_ids
+from proxy.sim.vllm.request import rendered_ids
 from proxy.sim.vllm.scale_out import ScaleOut
 
 VERSION = "0.32.0"
@@ -35,7 +34,6 @@ class Endpoints:
             Route("/metrics", self.metrics),
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
-            Route("/v1/completions", self.completions, methods=["POST"]),
             *ScaleOut(self.engine).routes(),
             *(Controls(self.engine).routes() if self.engine.setup.dev_mode else ()),
         ]
@@ -101,19 +99,3 @@ class Endpoints:
     async def detokenize(self, request: Request) -> Response:
         body = await request.json()
         return JSONResponse({"prompt": decode(body["tokens"])})
-
-    async def completions(self, request: Request) -> Response:
-        """Completions on ids, for logprobs of the prompt alone."""
-        body = await request.json()
-        self.engine.scored.append(body)
-        ids = body["prompt"]
-        if body.get("prompt_logprobs") is None or body.get("stream"):
-            told = "the simulation scores prompts here, and draws in chat"
-            return JSONResponse(refuse(told, "prompt_logprobs").body, 400)
-        scores = score(ids, self.engine.setup.model)
-        places = [
-            {str(token): {"logprob": logprob, "rank": 1, "decoded_token": decode((token,))}}
-            for token, logprob in zip(ids[1:], scores[1:], strict=True)
-        ]
-        choice = {"index": 0, "text": "", "finish_reason": "length", "prompt_logprobs": [None, *places]}
-        return JSONResponse({"object": "text_completion", "model": self.engine.setup.model, "choices": [choice]})

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from proxy.sim.ask import Ask, Event, Setup
 from proxy.sim.draw import Completion
 from proxy.sim.reader import printed_pieces
+from proxy.sim.scoring import score
 from proxy.sim.template import Json
-from proxy.sim.tokens import pieces, token_bytes
+from proxy.sim.tokens import decode, pieces, token_bytes
 from proxy.sim.vllm.reply import FINGERPRINT, stop_reason
 
 
@@ -50,10 +51,19 @@ def _whole_choice(ask: Ask, index: int, completion: Completion) -> Json:
         "finish_reason": completion.finish,
         "stop_reason": stop_reason(ask, completion),
         "token_ids": list(completion.ids) if ask.body.get("return_token_ids") else None,
-        "prompt_logprobs": None,
+        "prompt_logprobs": _prompt_logprobs(ask),
         "prompt_token_ids": list(ask.prompt) if ask.body.get("return_token_ids") else None,
         "routed_experts": None,
     }
+
+
+def _prompt_logprobs(ask: Ask) -> list[Json | None] | None:
+    """At each place but the first the token that stands there, by its id; alternatives are not simulated."""
+    if ask.body.get("prompt_logprobs") is None:
+        return None
+    scores = zip(ask.prompt[1:], score(ask.prompt, ask.model)[1:], strict=True)
+    told = ({"logprob": logprob, "rank": 1, "decoded_token": decode((token,))} for token, logprob in scores)
+    return [None, *({str(token): one} for token, one in zip(ask.prompt[1:], told, strict=True))]
 
 
 def _piece(ask: Ask, index: int, completion: Completion, places: range, text: str) -> Json:
