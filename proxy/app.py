@@ -135,6 +135,15 @@ async def _keep_leases(wiring: Wiring) -> None:
 class Server(uvicorn.Server):
     """uvicorn, with signals left to us: its own handling would kill the process before the last record is written."""
 
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let go of those who follow, since they would stay for ever; then wait for everybody else."""
+        self._stopping.set()
+        await super().shutdown(sockets)
+
     @contextlib.contextmanager
     def capture_signals(self):  # type: ignore[no-untyped-def]
         yield
@@ -177,7 +186,7 @@ async def run_proxy(settings: Settings, ready: Callable[[uvicorn.Server, Wiring]
         except OSError as error:
             log.critical("cannot start", reason=str(error))
             return CANNOT_START
-        server = Server(_config(app, settings))
+        server = Server(_config(app, settings), wiring.stopping)
         ready(server, wiring)
         await server.serve(sockets=sockets)
     return 0

@@ -39,6 +39,8 @@ class Wiring:
     """Id of this process: reservations carry it."""
     data_port: int
     """The port that harnesses reach, known once it is bound."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the proxy takes no more requests: replies that would never end by themselves end now."""
     aside: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Room at the engines for work beside the calls: replays and rescores."""
 

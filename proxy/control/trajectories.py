@@ -6,7 +6,9 @@ already. So a group that closes late is not missed, however many that were opene
 
 import asyncio
 import base64
+import contextlib
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -23,7 +25,7 @@ from proxy.clock import ticks
 from proxy.control.auth import READ
 from proxy.control.edge import ControlRoute, Wired, json_answer, json_text, query_of
 from proxy.control.reads import present_rollout
-from proxy.errors import BadAsk
+from proxy.errors import BadAsk, RolloutClosed
 from proxy.model import JsonObject, Rollout
 from proxy.record.store import Page, RolloutFilter
 from proxy.settings import Settings, SideCallSettings
@@ -41,8 +43,10 @@ ROLLOUTS_A_PAGE = 100
 # Hex digits that tell a group within a cursor: 64 bits.
 MARK_DIGITS = 16
 LOOK_AGAIN_S = 1.0
-# A stop of the proxy waits for replies in flight, and so for a reader that follows.
-LONGEST_FOLLOW_S = 60
+# Looking takes at most this share of a follower's time, however many rollouts wait for their group to close.
+LOOKING_SHARE = 0.1
+# An outcome that is set while a long rollout is read makes the reading begin anew, so often at most.
+MOST_READINGS = 3
 
 
 class TrajectoryQuery(BaseModel):
@@ -61,14 +65,14 @@ class TrajectoriesQuery(BaseModel):
     run: str | None = None
     group: str | None = None
     since: str | None = None
-    follow: float = Field(0, ge=0, le=LONGEST_FOLLOW_S)
-    """Seconds during which groups that close are told as they do; `true` is as long as may be."""
+    follow: float = Field(0, ge=0)
+    """Seconds during which groups that close are told as they do; `true` is as long as the reader stays."""
     require_outcome: bool = False
 
     @field_validator("follow", mode="before")
     @classmethod
     def _in_words(cls, value: object) -> object:
-        return {"true": LONGEST_FOLLOW_S, "false": 0}.get(value, value) if isinstance(value, str) else value
+        return {"true": math.inf, "false": 0}.get(value, value) if isinstance(value, str) else value
 
     @property
     def scope(self) -> list[str | None]:
@@ -107,7 +111,10 @@ async def show_trajectory(
 ) -> Response:
     """One rollout as it stands, open or closed."""
     rollout = await present_rollout(wiring, rollout_id)
-    return await json_answer(await trajectory_of(wiring, rollout, include_all=query.include == "all"))
+    document = await settled_trajectory(wiring, rollout, include_all=query.include == "all")
+    if document is None:
+        raise RolloutClosed(f"rollout {rollout_id!r} was deleted")
+    return await json_answer(document)
 
 
 @router.get("/trajectories")
@@ -187,27 +194,58 @@ def _decoded(text: str) -> Cursor | None:
 
 
 async def _lines(wiring: Wiring, query: TrajectoriesQuery, cursor: Cursor) -> AsyncIterator[bytes]:
-    """Closed groups as lines, again and again while they are followed."""
-    until = ticks() + query.follow
+    """Closed groups as lines, again and again while they are followed; blank ones while there is nothing to tell."""
+    until, beat_s = ticks() + query.follow, wiring.settings.timeouts.heartbeat_after_s
+    spoken = ticks()
     while True:
+        looked = ticks()
         listing, told = await _listing(wiring, query, cursor.floor), set(cursor.told)
+        pause_s = max(LOOK_AGAIN_S, (ticks() - looked) / LOOKING_SHARE)
         for mark, members in listing.groups.items():
             if mark in told or not is_ready(members, require_outcome=query.require_outcome):
                 continue
             told.add(mark)
             after = cursor_after(listing, told)
-            for member in members:
-                yield await _line(wiring, query, member, after if member is members[-1] else cursor)
-            cursor = after
-        if ticks() >= until:
+            async for line in _group_lines(wiring, query, members, cursor, after):
+                yield line
+            cursor, spoken = after, ticks()
+        if wiring.stopping.is_set() or ticks() >= until:
             return
-        await asyncio.sleep(LOOK_AGAIN_S)
+        if ticks() - spoken >= beat_s:
+            yield b"\n"
+            spoken = ticks()
+        await _pause(wiring, min(pause_s, until - ticks(), spoken + beat_s - ticks()))
 
 
-async def _line(wiring: Wiring, query: TrajectoriesQuery, rollout: Rollout, cursor: Cursor) -> bytes:
+async def _pause(wiring: Wiring, seconds: float) -> None:
+    """Wait, and no longer once the proxy stops."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(0, seconds)):
+            await wiring.stopping.wait()
+
+
+async def _group_lines(
+    wiring: Wiring, query: TrajectoriesQuery, members: Sequence[Rollout], before: Cursor, after: Cursor
+) -> AsyncIterator[bytes]:
     """Only a group's last line moves the cursor: who goes on from one before it is told the whole group again."""
-    found = {"cursor": cursor.text(query), "trajectory": await trajectory_of(wiring, rollout)}
-    return await json_text(found) + b"\n"
+    for member in members:
+        document = await settled_trajectory(wiring, member)
+        if document is not None:
+            cursor = after if member is members[-1] else before
+            yield await json_text({"cursor": cursor.text(query), "trajectory": document}) + b"\n"
+
+
+async def settled_trajectory(wiring: Wiring, rollout: Rollout, *, include_all: bool = False) -> JsonObject | None:
+    """A rollout's trajectory, of the revision that it names; None where it was deleted meanwhile."""
+    for _ in range(MOST_READINGS):
+        document = await trajectory_of(wiring, rollout, include_all=include_all)
+        now = await wiring.store.rollout(rollout.rollout_id)
+        if now is None or now.state == "deleted":
+            return None
+        if now.revision == rollout.revision:
+            return document
+        rollout = now
+    return document
 
 
 def is_ready(members: Sequence[Rollout], *, require_outcome: bool) -> bool:

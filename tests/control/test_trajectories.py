@@ -226,13 +226,48 @@ async def test_followed_lines_come_as_groups_close(control: Control, monkeypatch
     assert len(closed) > 2
 
 
+async def test_a_line_is_of_the_revision_that_it_names(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An outcome that is set while a rollout is read makes the reading begin anew."""
+    (rollout_id,) = await group(control, "g", 1)
+    reading, set_once = trajectories.facts_of, list[bool]()
+
+    async def judged(*asked: Any) -> Any:
+        calls = await reading(*asked)
+        if not set_once:
+            set_once.append(True)
+            await control.ask("PUT", f"/rollouts/{rollout_id}/outcome", json={"reward": 1})
+        return calls
+
+    monkeypatch.setattr(trajectories, "facts_of", judged)
+    (line,) = await lines(control)
+
+    assert (line["trajectory"]["outcome"], line["trajectory"]["revision"]) == ({"reward": 1}, 1)
+
+
+async def test_a_rollout_that_is_deleted_while_it_is_read_is_left_out(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row without its calls would look like a rollout that made none."""
+    await group(control, "g", 1)
+    reading = trajectories.facts_of
+
+    async def deleted(*asked: Any) -> Any:
+        await control.ask("DELETE", "/rollouts/g-0")
+        return await reading(*asked)
+
+    monkeypatch.setattr(trajectories, "facts_of", deleted)
+
+    assert await lines(control) == []
+
+
 @pytest.mark.parametrize(
     ("query", "word"),
     [
         ({"since": "abc"}, "since"),
         ({"since": "é"}, "since"),
         ({"since": "W10"}, "since"),
-        ({"follow": "61"}, "follow"),
+        ({"follow": "-1"}, "follow"),
+        ({"follow": "nan"}, "follow"),
         ({"follow": "ever"}, "follow"),
         ({"require_outcome": "maybe"}, "require_outcome"),
         ({"grup": "g"}, "grup"),
