@@ -81,7 +81,9 @@ class Harness:
     side_calls: tuple[str, ...] = ()
     """What its calls besides the task's are for."""
     marks: frozenset[str] = frozenset()
-    """Headers by which it tells one agent or session from another."""
+    """Headers by which it names its session."""
+    agent_marks: frozenset[str] = frozenset()
+    """Headers that only its sub-agents send."""
     gives_up: frozenset[Trouble] = frozenset()
     """After which trouble it ends the task."""
     goes_on: frozenset[Trouble] = frozenset()

@@ -81,6 +81,11 @@ def of_sub_agent(performance: Performance) -> Sequence[Json]:
     ]
 
 
+def signals(calls: Iterable[Json]) -> set[str]:
+    """The headers by which these calls tell who they are of."""
+    return {name for call in calls for name in call["lane_signals"]}
+
+
 def kinds_of(performance: Performance, calls: Iterable[Json]) -> set[str]:
     """The kinds of the branches that own these calls."""
     ids = {call["call_id"] for call in calls}

@@ -102,11 +102,12 @@ def facts(harness: Harness) -> Iterator[str]:
             "`constrained_training` is `keep` or `constrained_fields` is `drop`."
         )
     if harness.marks:
-        yield f"Tells its agents or sessions apart by {listed(harness.marks)}."
+        yield f"Names its session in {listed(harness.marks)}."
     if harness.side_calls:
         yield f"Makes calls of its own: {', '.join(harness.side_calls)}."
     if harness.delegate:
-        yield f"Hands tasks on by the tool `{harness.delegate('')[0]}`."
+        marked = f"marks them by {listed(harness.agent_marks)}" if harness.agent_marks else "does not mark them"
+        yield f"Hands tasks to sub-agents by the tool `{harness.delegate('')[0]}`, and {marked}."
     if harness.rewrites:
         yield "Rewrites what stands before its reply, so later calls go on from nothing and are branches of their own."
     if harness.gives_up:

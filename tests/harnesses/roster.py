@@ -1,10 +1,11 @@
 """All harnesses, in the order of the table."""
 
 from tests.harnesses.harness import Harness
-from tests.harnesses.recipes import codex, programs, terminal
+from tests.harnesses.recipes import claude_code, codex, programs, terminal
 
 ROSTER: tuple[Harness, ...] = (
     codex.CODEX_CLI,
+    claude_code.CLAUDE,
     terminal.MINI_SWE,
     terminal.OPENCODE_CLI,
     terminal.QWEN,
@@ -12,6 +13,7 @@ ROSTER: tuple[Harness, ...] = (
     terminal.PI_CLI,
     terminal.AIDER_CLI,
     programs.OPENAI_SDK,
+    programs.ANTHROPIC_SDK,
     programs.OPENAI_AGENTS,
     programs.OPENAI_AGENTS_RESPONSES,
     programs.LANGCHAIN,
@@ -20,5 +22,5 @@ ROSTER: tuple[Harness, ...] = (
     programs.OPENHANDS_SDK,
 )
 
-IN_CI = frozenset({"codex", "opencode", "mini-swe-agent", "openai-sdk"})
+IN_CI = frozenset({"codex", "claude-code", "opencode", "mini-swe-agent", "openai-sdk", "anthropic-sdk"})
 """Names of those that CI has time for."""

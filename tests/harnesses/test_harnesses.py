@@ -18,6 +18,7 @@ from tests.harnesses.observe import (
     purpose,
     recorded,
     side_calls,
+    signals,
 )
 from tests.harnesses.script import DELEGATE, TORSO
 from tests.harnesses.stage import Stage, has_answered
@@ -57,7 +58,7 @@ def test_a_task_is_done_and_recorded(harness: Harness, stage: Stage, see: See) -
 
 
 def test_what_a_harness_sends_is_what_its_page_says(harness: Harness, stage: Stage) -> None:
-    """The API, streaming, sampling fields, headers of agents and sessions, and hosts that it tries to reach."""
+    """The API, streaming, sampling fields, headers that name its session, and hosts that it tries to reach."""
     seen = stage.task(harness)
     hosts = {line.split()[1] for line in seen.run.wanted_outside}
 
@@ -65,7 +66,7 @@ def test_what_a_harness_sends_is_what_its_page_says(harness: Harness, stage: Sta
     assert {call["stream"] for call in seen.calls} == {harness.streams}
     assert {name for call in seen.calls for name in call["sampling"]["asked"]} == harness.asks
     assert {name for call in seen.calls for name in call["sampling"]["constrained"]} == harness.constrained
-    assert {name for call in seen.calls for name in call["lane_signals"]} - {"user-agent"} == harness.marks
+    assert signals(seen.calls) - {"user-agent"} == harness.marks
     assert hosts <= harness.wants_outside
 
 
@@ -115,5 +116,6 @@ def test_a_sub_agent_has_a_lane_of_its_own(harness: Harness, stage: Stage, see: 
     assert parents(sub) == f"{len(sub) - 1} of {len(sub) - 1}"
     assert parents(own) == f"{len(own) - 1} of {len(own) - 1}"
     assert kinds_of(seen, own) == {"main"}
+    assert signals(sub) - signals(own) == harness.agent_marks
     assert counted_once(seen)
     see(harness, "sub-agents", "own lane" if kinds_of(seen, sub) == {"subagent"} else "no lane")

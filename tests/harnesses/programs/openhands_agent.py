@@ -4,6 +4,8 @@ import os
 import sys
 
 from openhands.sdk import LLM, Agent, Conversation, Tool
+from openhands.tools.preset.default import register_builtins_agents
+from openhands.tools.task import TaskToolSet
 from openhands.tools.terminal import TerminalTool
 from pydantic import SecretStr
 
@@ -16,7 +18,8 @@ llm = LLM(
     timeout=int(os.environ.get("TIMEOUT_S", "300")),
 )
 
-agent = Agent(llm=llm, tools=[Tool(name=TerminalTool.name)])
+register_builtins_agents(enable_browser=False)
+agent = Agent(llm=llm, tools=[Tool(name=TerminalTool.name), Tool(name=TaskToolSet.name)])
 conversation = Conversation(agent=agent, workspace=".")
 conversation.send_message(sys.argv[1])
 conversation.run()

@@ -31,4 +31,5 @@ CLAUDE = Harness(
     streams=True,
     asks=frozenset({"max_tokens"}),
     marks=frozenset({"x-claude-code-session-id"}),
+    agent_marks=frozenset({"x-claude-code-agent-id"}),
 )

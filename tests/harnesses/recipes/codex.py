@@ -47,4 +47,5 @@ CODEX_CLI = Harness(
     time_limit="silence",
     asks=frozenset({"tool_choice"}),
     marks=frozenset({"session-id", "thread-id"}),
+    agent_marks=frozenset({"x-codex-parent-thread-id", "x-openai-subagent"}),
 )

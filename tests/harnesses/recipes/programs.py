@@ -122,6 +122,7 @@ OPENHANDS_SDK = Harness(
     prepare=partial(run, "openhands_agent.py", package=OPENHANDS),
     shell=lambda command: ("terminal", {"command": command}),
     finish=lambda answer: ("finish", {"message": answer}),
+    delegate=lambda task: ("task", {"description": "Look", "prompt": task, "subagent_type": "bash-runner"}),
     side_calls=("title",),
     marks=frozenset({"x-litellm-session-id"}),
 )

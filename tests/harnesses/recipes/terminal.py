@@ -141,6 +141,7 @@ OPENCODE_CLI = Harness(
     asks=frozenset({"max_tokens", "tool_choice"}),
     side_calls=("title",),
     marks=frozenset({"x-session-id"}),
+    agent_marks=frozenset({"x-parent-session-id"}),
     gives_up=frozenset({"timeout"}),
     wants_outside=frozenset({"registry.npmjs.org:443"}),
 )
