@@ -20,6 +20,7 @@ from proxy.model import (
     EngineRef,
     EngineRequest,
     Failure,
+    JsonObject,
     Outcome,
     Parent,
     Prefix,
@@ -80,18 +81,27 @@ def turn_of(ask: Ask, told_from: int, sampled: SampledTurn, engine: EngineRef, h
     key = DIALECTS[engine.facts.kind].reasoning_key
     messages = engine_messages(ask, key)
     last = max(place for place, message in enumerate(messages) if message["role"] == "assistant")
+    return turn_in(messages, told_from, last + 1, sampled, key, habits)
+
+
+def turn_in(
+    messages: tuple[JsonObject, ...], start: int, stop: int, sampled: SampledTurn, reasoning_key: str, habits: Habits
+) -> Turn:
+    """The turn that messages[start:stop] tell, with what the engine said of its end; its end token is learned."""
     is_natural = ended_by_itself(sampled, habits)
     if is_natural:
         habits.ends.add(sampled.completion_ids[-1])
     return Turn(
         messages=messages,
-        start=told_from,
-        stop=last + 1,
+        start=start,
+        stop=stop,
         sampled=sampled.completion_ids,
         is_natural=is_natural,
         stops=sampled.stops,
+        is_over=is_over(sampled) and not sampled.has_stop_ids,
+        is_at_stop_id=(sampled.matched_stop,) == sampled.completion_ids[-1:],
         reasoning=sampled.reasoning,
-        reasoning_key=key,
+        reasoning_key=reasoning_key,
     )
 
 
@@ -104,14 +114,25 @@ def ended_by_itself(sampled: SampledTurn, habits: Habits) -> bool:
     last = sampled.completion_ids[-1:]
     if not last:
         return False
-    if sampled.finish_reason not in {"stop", "tool_calls"}:
-        return last[0] in habits.ends
-    asked_to_stop = bool(sampled.stops) or sampled.has_stop_ids
-    if sampled.engine_kind != "sglang" and sampled.matched_stop is None:
-        return True
-    if not asked_to_stop and not isinstance(sampled.matched_stop, str):
+    if is_over(sampled) and _is_end_token(sampled):
         return True
     return last[0] in habits.ends
+
+
+def is_over(sampled: SampledTurn) -> bool:
+    """Whether it ended by what was sampled, not by a limit."""
+    return sampled.finish_reason in {"stop", "tool_calls"}
+
+
+def _is_end_token(sampled: SampledTurn) -> bool:
+    """Whether nothing else can have ended it."""
+    match sampled.matched_stop:
+        case None:
+            return sampled.engine_kind != "sglang" or not (sampled.stops or sampled.has_stop_ids)
+        case int():
+            return not sampled.has_stop_ids
+        case str():
+            return False
 
 
 def exact_prefix(sampled: SampledTurn, tail: Tail, facts: EngineFacts) -> Prefix:

@@ -262,6 +262,7 @@ def test_only_the_ids_that_come_back_prove_a_supply(came: tuple[int, ...], suppl
         (False, {"finish_reason": "stop", "matched_stop": "STOP", "stops": ("STOP",)}, ()),
         (False, {"finish_reason": "stop", "matched_stop": 2, "has_stop_ids": True}, ()),
         (True, {"finish_reason": "stop", "matched_stop": 2, "has_stop_ids": True}, (2,)),
+        (True, {"finish_reason": "stop", "matched_stop": 2, "stops": ("STOP",), "engine_kind": "sglang"}, ()),
         (True, {"finish_reason": "stop", "stops": ("STOP",)}, ()),
         (False, {"finish_reason": "stop", "stops": ("STOP",), "engine_kind": "sglang"}, ()),
         (True, {"finish_reason": "stop", "matched_stop": "<|im_end|>", "stops": ("<|im_end|>",)}, (2,)),

@@ -55,6 +55,10 @@ class Turn:
     """Whether the last of them is an end token, by which the engine knew that the turn was over."""
     stops: tuple[str, ...] = ()
     """Stop strings of the parent's request: clients never see them, nor what follows."""
+    is_over: bool = False
+    """Whether it ended at an end token or at one of those strings, without the engine's saying at which."""
+    is_at_stop_id: bool = False
+    """Whether the engine stopped at the last id, be it an end token or one that the request named; no text has it."""
     reasoning: str = ""
     """What the parent thought, as the engine told it."""
     reasoning_key: str = "reasoning_content"
@@ -142,8 +146,9 @@ def find_tail(turn: Turn, habits: Habits) -> Steps:
     if refused := unfit(turn):
         return refused
     if not turn.is_natural:
-        text, last = yield (Decode(turn.sampled), Decode(turn.sampled[-1:]))
-        turn = replace(turn, is_natural=is_end_by_name(last, turn.stops))
+        told = turn.sampled[:-1] if turn.is_at_stop_id else turn.sampled
+        text, last = yield (Decode(told), Decode(turn.sampled[-1:]))
+        turn = replace(turn, is_natural=is_ended(turn, text, last))
         if not turn.is_natural and (refused := cut_elsewhere(turn, text)):
             return refused
     outcome: Tail | Refused = Refused("turn_not_rendered")
@@ -167,12 +172,15 @@ def unfit(turn: Turn) -> Refused | None:
     return None
 
 
-def is_end_by_name(last: str, stops: Sequence[str]) -> bool:
-    """Whether a turn stopped at a control token that its request named as a stop string.
+def is_ended(turn: Turn, text: str, last: str) -> bool:
+    """Whether the last token is an end token after all, by the texts of the turn and of that token.
 
-    SGLang calls that a stop string, though the turn ended: to close it once more would put a second end into it.
+    A control token that the request named is taken for one: SGLang tells the end itself as a stop string if it is named
+    so, and to close that turn once more would put a second end into it. Where no named string was said, none ended it.
     """
-    return last in stops and MARKER.fullmatch(last) is not None
+    if turn.is_at_stop_id or last in turn.stops:
+        return MARKER.fullmatch(last) is not None
+    return turn.is_over and not any(stop in text for stop in turn.stops)
 
 
 def cut_elsewhere(turn: Turn, text: str) -> Refused | None:

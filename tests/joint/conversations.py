@@ -173,7 +173,7 @@ class _Maker:
         return Case(
             self.template, self.seed, self.engine, messages, len(history), len(history) + len(echo), sampled, end,
             finish, self.finish_reason(finish, calls), self.matched_stop(finish, sampled[-1:], calls),
-            self.stops(finish, end), has_stop_ids=finish == "stop token" or self.is_so(0.05),
+            self.stops(finish, end, written), has_stop_ids=finish == "stop token" or self.is_so(0.05),
             knows_ends=self.is_so(0.5), reasoning=self.literals.real(reasoning), whole_echo=whole,
             literals=self.literals,
         )  # fmt: skip
@@ -295,10 +295,12 @@ class _Maker:
         is_first = last == (self.vocabulary.controls[self.family.text_end],)
         return None if not last or (self.engine.kind == "vllm" and is_first) else last[0]
 
-    def stops(self, finish: Finish, end: str | None) -> tuple[str, ...]:
+    def stops(self, finish: Finish, end: str | None, written: str) -> tuple[str, ...]:
+        """Those that ended the turn, and rarely others, which then were not said."""
         if finish == "stop string is the end" and end:
             return (end,)
         unmatched: tuple[str, ...] = self.chance.choice(((),) * 14 + (("\n\n",), (STOP, "\n")))
+        unmatched = tuple(stop for stop in unmatched if stop not in written)
         return (STOP, *unmatched) if finish == "stop string" else unmatched
 
     def sample(self, written: str) -> tuple[int, ...]:

@@ -1,10 +1,12 @@
-"""Wrong tails that the batteries found, each in its smallest form."""
+"""What the batteries found, each in its smallest form: wrong tails, then refusals without need."""
 
 from typing import Any
 
 from tests.joint.by_hand import by_hand, result, said, user
 from tests.joint.conversations import Case
+from tests.joint.families import family_of
 from tests.joint.trial import try_case
+from tests.joint.vocabulary import vocabulary
 
 HALF = '<tool_call>\n{"name": "look_up", "arguments": {"path": "'
 
@@ -45,3 +47,60 @@ def test_a_blank_stop_string_does_not_excuse_half_a_call() -> None:
     trial = try_case(dropped_half_call(f"nonceaab{HALF}", stops=("\n\n",)))
 
     assert trial.verdict == "refused", str(trial)
+
+
+def test_calls_beside_an_unsaid_stop_string_go_on() -> None:
+    """SGLang does not say what ended a reply that called tools; a string that was not said cannot have."""
+    case = by_hand(
+        "qwen3",
+        [user("nonceaaa"), said(None, "aaz"), result("nonceaac"), user("nonceaad")],
+        wrote='<tool_call>\n{"name": "look_up", "arguments": {}}\n</tool_call>',
+        kind="sglang",
+        finish_reason="tool_calls",
+        stops=("Observation:",),
+    )
+    trial = try_case(case)
+
+    assert trial.verdict == "right", str(trial)
+
+
+def test_a_turn_that_stopped_at_a_named_token_is_closed_as_one_that_was_cut() -> None:
+    """Engines keep that token out of the text, so the rest of the text must have come back."""
+    tokens = vocabulary(family_of("qwen3").all_controls)
+    halt = tokens.encode_plain(" halt")[-1]
+    case = by_hand(
+        "qwen3",
+        [user("nonceaaa"), said("nonceaab"), user("nonceaac")],
+        sampled=(*tokens.encode("nonceaab"), halt),
+        end=None,
+        finish="stop token",
+        matched_stop=halt,
+        has_stop_ids=True,
+    )
+    trial = try_case(case)
+
+    assert trial.verdict == "right", str(trial)
+
+
+def test_an_end_token_that_was_named_as_a_stop_id_is_not_closed_twice() -> None:
+    """Engines then tell it like any other stop id."""
+    end = vocabulary(family_of("qwen3").all_controls).controls["<|im_end|>"]
+    messages = [user("nonceaaa"), said("nonceaab"), user("nonceaac")]
+    trial = try_case(by_hand("qwen3", messages, kind="sglang", matched_stop=end, has_stop_ids=True))
+
+    assert trial.verdict == "right", str(trial)
+
+
+def test_an_answer_behind_an_empty_thought_may_be_cut() -> None:
+    """The closing tag was sampled and comes back nowhere; nothing is lost by that."""
+    case = by_hand(
+        "nemotron_3_nano",
+        [user("nonceaaa"), said("nonceaab"), user("nonceaac")],
+        wrote="\n</think>\n\nnonceaab",
+        end=None,
+        finish="length in the answer",
+        finish_reason="length",
+    )
+    trial = try_case(case)
+
+    assert trial.verdict == "right", str(trial)

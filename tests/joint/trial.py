@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from proxy.model import SampledTurn
 from proxy.request import joint
 from proxy.request.joint import Decode, Habits, Refused, Render, Tail, Turn, Unrendered
-from proxy.supply import ended_by_itself
+from proxy.supply import turn_in
 from tests.joint.conversations import Case, make_case
 from tests.joint.engine import UnrenderableError
 from tests.joint.oracle import MustRefuse, right_tail
@@ -79,16 +79,8 @@ def turn_of(case: Case, habits: Habits) -> Turn:
         engine_kind=case.engine.kind,
         fingerprint=None,
     )
-    return Turn(
-        messages=case.real,
-        start=case.start,
-        stop=case.stop,
-        sampled=case.sampled,
-        is_natural=ended_by_itself(reported, habits),
-        stops=case.stops,
-        reasoning=case.reasoning,
-        reasoning_key="reasoning" if case.engine.kind == "vllm" else "reasoning_content",
-    )
+    key = "reasoning" if case.engine.kind == "vllm" else "reasoning_content"
+    return turn_in(case.real, case.start, case.stop, reported, key, habits)
 
 
 def _driven(steps: Steps, case: Case) -> Outcome:
