@@ -113,7 +113,7 @@ def _judge_vllm(profile: Profile, facts: EngineFacts) -> Iterator[tuple[str, str
             f"vLLM raises temperatures below {VLLM_LEAST_TEMPERATURE} to it",
             f"set it to 0 or to {VLLM_LEAST_TEMPERATURE} or more",
         )
-    if _reshapes(profile) and facts.logprobs_mode != "processed_logprobs":
+    if reshapes(profile) and facts.logprobs_mode != "processed_logprobs":
         yield (
             "logprobs",
             "replay",
@@ -126,7 +126,8 @@ def _has_penalties(profile: Profile) -> bool:
     return (profile.repetition_penalty, profile.presence_penalty, profile.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
-def _reshapes(profile: Profile) -> bool:
+def reshapes(profile: Profile) -> bool:
+    """Whether what is sampled differs from what the bare logits say."""
     neutral = Profile(profile.name)
     return profile.temperature not in {0, 1} or any(
         getattr(profile, name) != getattr(neutral, name) for name in neutral.pinned() if name != "temperature"

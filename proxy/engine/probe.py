@@ -142,7 +142,7 @@ class Probe:
         """The number of ids, read out of the refusal of an impossible logit bias; None where asking is not safe."""
         if not _checks_bias(facts):
             return None
-        answer = await self._refused_ask(facts, {})
+        answer = await self.refused_ask(facts, {})
         pattern, ids_beyond = VOCABULARY_IN_REFUSAL[facts.kind]
         found = re.search(pattern, answer.text) if answer.status == 400 else None
         return int(found.group(1)) + ids_beyond if found else None
@@ -156,12 +156,12 @@ class Probe:
         if not _checks_bias(facts):
             return None
         malformed, name = MALFORMED_PROMPT[facts.kind]
-        answer = await self._refused_ask(facts, malformed)
+        answer = await self.refused_ask(facts, malformed)
         if answer.status != 400:
             return None
         return name in answer.text
 
-    async def _refused_ask(self, facts: EngineFacts, more: JsonObject) -> Answer:
+    async def refused_ask(self, facts: EngineFacts, more: JsonObject) -> Answer:
         """A call that the engine refuses for its logit bias before it schedules anything."""
         bias = {"logit_bias": {str(FAR_TOKEN_ID): 0}}
         return await self._question(CHAT_PATH, SMALLEST_ASK | {"model": facts.model, "temperature": 1} | bias | more)

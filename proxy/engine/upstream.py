@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import aiohttp
 import httpx
@@ -91,6 +92,30 @@ class Upstream:
         except WIRE_ERRORS as error:
             raise _unreached(error) from error
         return Answer(response.status_code, _parsed(response.content), response.text[:LONGEST_EXCERPT])
+
+    async def stays_open(self, url: str, seconds: float) -> bool:
+        """Whether a connection on which nothing happens is still open after so long. Raises EngineFault."""
+        parts = urlsplit(url)
+        is_https = parts.scheme == "https"
+        request = f"GET {parts.path}/v1/models HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: keep-alive\r\n\r\n"
+        try:
+            reader, writer = await asyncio.open_connection(
+                parts.hostname, parts.port or (443 if is_https else 80), ssl=is_https or None
+            )
+        except OSError as error:
+            raise EngineFault("engine_unreachable", 502, "the engine cannot be reached", detail=str(error)) from error
+        try:
+            writer.write(request.encode())
+            async with asyncio.timeout(seconds):
+                while await reader.read(2**16):
+                    pass
+        except TimeoutError:
+            return True
+        except ConnectionError:
+            return False
+        finally:
+            writer.close()
+        return False
 
     @asynccontextmanager
     async def ask(self, engine: EngineRef, request: EngineRequest, tag: str) -> AsyncIterator[Events]:
