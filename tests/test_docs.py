@@ -122,7 +122,7 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
 def flags_of(command: Any) -> set[str]:
     own = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     settings = {name for row in flag_rows() for name in re.findall(r"--[\w.-]+", row.flag)}
-    return own | {"--help"} | (settings if command.name == "serve" else set())
+    return own | {"--help"} | (settings if command.name in {"serve", "check"} else set())
 
 
 @pages

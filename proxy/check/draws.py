@@ -1,7 +1,7 @@
 """Checks of how tokens are drawn: seeds, company, companions of another class, and going on within a reply."""
 
 import asyncio
-import contextlib
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -60,33 +60,31 @@ async def classes(bench: Bench) -> Seen:
 @asynccontextmanager
 async def _filtering_calls(bench: Bench) -> AsyncIterator[None]:
     """One call after another that filters, for the length of the block; the first has begun when it starts."""
-    begun = asyncio.Event()
+    begun, is_over = asyncio.Event(), asyncio.Event()
 
     async def keep_asking() -> None:
-        seed = OTHER_SEED
-        while True:
-            seed += 1
-            asking = asyncio.ensure_future(
-                bench.beside.draw(Draw(seed, profile=FILTERING, max_tokens=2 * WATCHED_TOKENS))
-            )
-            asyncio.get_running_loop().call_soon(begun.set)
-            await asking
+        for seed in itertools.count(OTHER_SEED):
+            draw = Draw(seed, profile=FILTERING, max_tokens=2 * WATCHED_TOKENS, stream=True)
+            await bench.beside.draw(draw, begun)
+            if is_over.is_set():
+                return
 
-    task = asyncio.create_task(keep_asking())
+    asking = asyncio.create_task(keep_asking())
     try:
-        await begun.wait()
+        waiting = asyncio.create_task(begun.wait())
+        await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)
         yield
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        # The last one is let end: the engine would go on with it for a while, and it would disturb what comes next.
+        is_over.set()
+        await asking
 
 
 async def resume(bench: Bench) -> Seen:
     """Prompt and first tokens with the same seed: does it go on with the same draws?"""
     by_position = bench.proof.draws_by_position
     if by_position is None:
-        return Seen("skip", "no exact prompt was taken")
+        return Seen("skip", "no exact prompt was taken" if bench.facts.honours_seeds else "seeds mean nothing here")
     if by_position:
         return Seen("pass", "behind a partial reply the same seed goes on with the same draws")
     if bench.facts.kind == "sglang" and bench.facts.deterministic:

@@ -13,7 +13,7 @@ from proxy.engine.probe import Probe
 from proxy.engine.proof import draw_all, judge
 from proxy.engine.upstream import Upstream
 from proxy.errors import EngineFault, EngineUnready
-from proxy.model import EngineRef, Finding, JsonObject, Proof
+from proxy.model import EngineRef, Finding, JsonObject
 from proxy.settings import EngineSettings, Settings
 
 Ending = Verdict | str
@@ -75,7 +75,9 @@ async def check_engine(engine: EngineSettings, settings: Settings, upstream: Ups
         return Report(engine.url, problem=unready.message)
     except EngineFault as fault:
         return Report(engine.url, problem=in_words(fault))
-    proof = judge(drawn) if facts.honours_seeds else Proof(faults=("it says itself that it ignores seeds",))
+    proof = judge(drawn)
+    if not facts.honours_seeds:
+        proof = replace(proof, faults=("it says itself that it ignores seeds",), draws_by_position=None)
     ref = replace(ref, facts=replace(facts, proof=proof))
     bench = Bench(
         Lab(upstream, ref, dialect),

@@ -82,7 +82,7 @@ async def _pin_arrives(bench: Bench) -> bool | None:
     """Whether the likeliest token alone is drawn where top_k is 1, hot as it is; None where logprobs do not tell."""
     greedy = Profile("probe", temperature=HOT.temperature, top_k=1)
     reply = await bench.lab.draw(Draw(SEED, profile=greedy, max_tokens=GREEDY_TOKENS, top_logprobs=LISTED))
-    if not reply.logprob_entries:
+    if not reply.captured:
         return None
     return all(entry["logprob"] >= max(listed_beside(entry), default=0) for entry in reply.logprob_entries)
 
@@ -108,6 +108,8 @@ async def defaults(bench: Bench) -> Seen:
     bare = await bench.lab.draw(
         Draw(SEED, max_tokens=SPREAD_TOKENS, top_logprobs=SPREAD_LISTED, leave_out=PINNED_BUT_TEMPERATURE)
     )
+    if not (pinned.captured and bare.captured):
+        return Seen("skip", "without ids and logprobs there is nothing to compare")
     beyond, beyond_bare = spread(pinned), spread(bare)
     if beyond >= LEAST_SPREAD and beyond_bare * 3 < beyond:
         told = f"{beyond_bare} of {SPREAD_TOKENS} tokens beyond the {SPREAD_LISTED} likeliest, and {beyond} when pinned"

@@ -29,7 +29,9 @@ def check_engines(settings: Settings, console: Console, *, as_json: bool) -> int
 
 def show(reports: Sequence[Report], console: Console) -> None:
     """A table for each engine, then what each line that did not pass means, and what mends it."""
-    for report in reports:
+    for place, report in enumerate(reports):
+        if place:
+            console.print()
         if report.problem is not None:
             console.print(f"{report.url}  not checked: {report.problem}", style="bold red", markup=False)
             continue
@@ -42,7 +44,6 @@ def show(reports: Sequence[Report], console: Console) -> None:
             verdict: Verdict = "fail" if finding.severity == "refuse" else "warn"
             name = f"profile {finding.profile}, {finding.setting}"
             _tell(console, name, verdict, finding.message, finding.remedy)
-        console.print()
 
 
 def _heading(report: Report) -> str:

@@ -3,6 +3,7 @@
 What is changed here holds for this process and until it ends; the settings are what the next start goes by.
 """
 
+from dataclasses import asdict
 from typing import Annotated
 
 import structlog
@@ -92,5 +93,6 @@ def engine_document(wiring: Wiring, engine: Engine) -> JsonObject:
         "deterministic": facts and facts.deterministic,
         "takes_exact_prompts": facts and facts.takes_exact_prompts,
         "fingerprint": facts and facts.fingerprint,
+        "probe": facts and facts.proof and asdict(facts.proof),
         "findings": findings,
     }

@@ -63,7 +63,7 @@ def _judge_proof(facts: EngineFacts) -> Iterator[tuple[str, str, str, str]]:
             "probe",
             "replay",
             f"its probe failed: {'; '.join(facts.proof.faults)}",
-            "mend what it says, and restart the engine",
+            "run `rollpin check`",
         )
 
 

@@ -4,6 +4,7 @@ For experiments that show what an engine does. They ask for a hot distribution, 
 tokens give them for a reason, and by default for the class of sampling that filters nothing.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -59,13 +60,15 @@ class Lab:
         self._upstream = upstream
         self._dialect = dialect
 
-    async def draw(self, draw: Draw) -> Completion:
-        """What the engine draws. Raises EngineFault."""
+    async def draw(self, draw: Draw, begun: asyncio.Event | None = None) -> Completion:
+        """What the engine draws; `begun` is set when the first of it arrives. Raises EngineFault."""
         plan = plan_of(draw, self.engine)
         fold = ReplyFold(plan, self._dialect.read_tokens, self._dialect.reasoning_key)
         async with self._upstream.ask(self.engine, self._request(plan, draw), plan.call_id) as events:
             async for event in events:
                 fold.feed(event)
+                if begun is not None:
+                    begun.set()
         return fold.finish()
 
     def _request(self, plan: Plan, draw: Draw) -> EngineRequest:

@@ -45,6 +45,12 @@ class Setup:
     """Reasoning and tool-call parsers are on."""
     dev_mode: bool = False
     """vLLM's development endpoints are there."""
+    neutral_defaults: bool = False
+    """What a request leaves out is neutral, and not what the model's files recommend."""
+    raw_logprobs: bool | None = None
+    """Whether logprobs are taken before the temperature; None for the engine's usual way."""
+    auto_truncates: bool = False
+    """SGLang's flag to cut prompts that are too long; only told, since nothing here is cut."""
     scale_out: bool = True
     """vLLM's endpoints that render and derender are there."""
     weight_version: str = "default"
@@ -186,10 +192,10 @@ def fresh_hex(digits: int) -> str:
     return clock.new_id("").removeprefix("_")[:digits]
 
 
-def effective_sampling(body: Mapping[str, Any]) -> Sampling:
-    """The request's settings, then the model's recommendation, then the neutral value."""
+def effective_sampling(body: Mapping[str, Any], setup: Setup) -> Sampling:
+    """The request's settings, then the model's recommendation where that counts, then the neutral value."""
     given = {name: body[name] for name in NEUTRAL if body.get(name) is not None}
-    chosen = {**NEUTRAL, **GENERATION_CONFIG, **given}
+    chosen = {**NEUTRAL, **({} if setup.neutral_defaults else GENERATION_CONFIG), **given}
     bias = tuple(sorted((int(k), float(v)) for k, v in (body.get("logit_bias") or {}).items()))
     return Sampling(
         temperature=float(chosen["temperature"]),

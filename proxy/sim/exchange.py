@@ -151,7 +151,9 @@ class Exchange(Response):
         ask, fault, dialect = self.ask, self._fault, self._host.dialect
         seed = dialect.seed(ask, self._host.setup, choice)
         sampling = replace(ask.sampling, in_ranks=self._host.draws_by_rank)
-        noise = Noise(clock.new_run_seed() if seed is None else seed, sampling, dialect.manner)
+        raw = self._host.setup.raw_logprobs
+        manner = dialect.manner if raw is None else replace(dialect.manner, raw_logprobs=raw)
+        noise = Noise(clock.new_run_seed() if seed is None else seed, sampling, manner)
         voice = voice_for(ask, self._say, self._host.setup)
         drawn = draw(ask.prompt, noise, ask.limits, voice, top=ask.logprobs or 0)
         return drawn.cut(fault.after, "abort") if fault and fault.kind == "abort" else drawn

@@ -61,7 +61,7 @@ def asked_route(command: str) -> tuple[str, str]:
 def shape(value: Any) -> Any:
     """The keys of a document, at every level; of a list its first item's, and of an empty one nothing."""
     if isinstance(value, dict):
-        return {key: shape(item) for key, item in value.items() if key not in {"findings", "warnings"}}
+        return {key: shape(item) for key, item in value.items() if key not in {"findings", "warnings", "probe"}}
     return [shape(value[0])] if isinstance(value, list) and value else None
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.model import Proof
 from tests.control.conftest import ENGINE_URL, Control, Told
 from tests.fakes import FakeEngine
 from tests.served import served, settings_for
@@ -33,9 +34,24 @@ async def test_engines_show_what_they_said_and_what_they_cannot_honour(control: 
         "deterministic": False,
         "takes_exact_prompts": None,
         "fingerprint": None,
+        "probe": None,
     }
     assert {finding["profile"] for finding in findings} == {"train", "validation"}
     assert all(finding["setting"] == "seed" and finding["remedy"] for finding in findings)
+
+
+async def test_an_engine_shows_what_its_probe_proved(control: Control) -> None:
+    """Its faults in sentences, and its ways."""
+    control.engine_is(proof=Proof(faults=("two seeds drew the same tokens",), logprobs="raw"))
+
+    (engine,) = (await control.ask("GET", "/engines")).json()["engines"]
+
+    assert engine["probe"] == {
+        "faults": ["two seeds drew the same tokens"],
+        "takes_exact_prompts": None,
+        "draws_by_position": None,
+        "logprobs": "raw",
+    }
 
 
 async def test_an_engine_that_was_never_reached_is_shown_with_its_problem(control: Control) -> None:

@@ -32,6 +32,7 @@ class Endpoints:
             Route("/get_model_info", self.model_info),
             Route("/server_info", self.server_info),
             Route("/get_server_info", self.server_info),
+            Route("/v1/loads", self.loads),
             Route("/health", self.health),
             Route("/ready", self.health),
             Route("/tokenize", self.tokenize, methods=["POST"]),
@@ -96,14 +97,14 @@ class Endpoints:
             "skip_tokenizer_init": False,
             "attention_backend": "torch_native",
             "sampling_backend": "pytorch",
-            "sampling_defaults": "model",
+            "sampling_defaults": "openai" if setup.neutral_defaults else "model",
             "preferred_sampling_params": None,
             "enable_deterministic_inference": setup.deterministic,
             "rl_on_policy_target": None,
             "speculative_algorithm": None,
             "disable_radix_cache": False,
             "chunked_prefill_size": 4096,
-            "allow_auto_truncate": False,
+            "allow_auto_truncate": setup.auto_truncates,
             "enable_custom_logit_processor": False,
             "return_input_ids": False,
             "return_output_ids": False,
@@ -116,6 +117,11 @@ class Endpoints:
             "frontend": "python",
         }
         return JSONResponse({**flags, "internal_states": [dict(flags)]})
+
+    async def loads(self, _: Request) -> Response:
+        """How busy it is; nothing ever waits here."""
+        load = {"dp_rank": 0, "num_running_reqs": self.engine.running, "num_waiting_reqs": 0}
+        return JSONResponse({"version": VERSION, "loads": [load]})
 
     async def health(self, _: Request) -> Response:
         """Alive."""

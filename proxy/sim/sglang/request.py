@@ -60,7 +60,7 @@ def _accept(
         model=body.get("model") or setup.model,
         created=int(clock.now()),
         prompt=prompt,
-        sampling=asks.effective_sampling(body),
+        sampling=asks.effective_sampling(body, setup),
         seed=None if body.get("seed") is None else int(body["seed"]),
         n=int(body.get("n") or 1),
         limits=limits,

@@ -47,7 +47,7 @@ def _accept(
         model=setup.model,
         created=int(clock.now()),
         prompt=prompt,
-        sampling=asks.effective_sampling(body),
+        sampling=asks.effective_sampling(body, setup),
         seed=None if body.get("seed") in (None, -1) else int(body["seed"]),
         n=int(body.get("n") or 1),
         limits=asks.limits(body, _max_tokens(body, len(prompt), setup)),
