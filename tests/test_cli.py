@@ -68,7 +68,7 @@ def test_help_lists_only_what_there_is() -> None:
     _, text, _ = run("--help")
 
     listed = [line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line.strip()]
-    assert listed == ["serve", "sim", "demo", "export", "replay", "rescore", "verify", "rollouts"]
+    assert listed == ["serve", "check", "sim", "demo", "export", "replay", "rescore", "verify", "rollouts"]
 
 
 def test_the_help_of_serve_shows_every_setting_within_80_columns() -> None:
