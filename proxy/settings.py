@@ -302,8 +302,8 @@ class Settings(BaseSettings):
     )
     later_system: Literal["keep", "as_user"] = Field(
         "keep",
-        description="System messages after the first turn of a Messages conversation: kept, or told as the user's, for"
-        " chat templates that take none there.",
+        description="System messages after the first message of a Messages conversation: kept, or told as the user's,"
+        " for chat templates that take none there.",
     )
     heartbeat_unstreamed: bool = Field(
         False,

@@ -25,6 +25,7 @@ from proxy.recorded import recorded_reply
 from proxy.request.parent import echoed_call_ids, echoes, resolve_parent
 from proxy.request.prompt import refuse_foreign_ids
 from proxy.request.sampling import PinRules, pin_sampling
+from proxy.request.senses import refuse_unseen
 from proxy.running import Head, Running
 from proxy.supply import prove, supply_prefix
 from proxy.wiring import Wiring
@@ -68,6 +69,7 @@ async def decide(ask: Ask, wiring: Wiring) -> Decision:
     profile = wiring.profiles.of_rollout(rollout)
     engine = wiring.pool.choose(rollout.rollout_id, profile)
     refuse_foreign_ids(ask, engine.facts)
+    refuse_unseen(ask, engine.facts)
     parent, engine_call_ids = await find_parent(ask, wiring)
     ask = replace(ask, engine_call_ids=engine_call_ids)
     prefix = await supply_prefix(ask, parent, profile, engine, wiring)

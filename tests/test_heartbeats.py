@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 
@@ -210,3 +211,22 @@ def test_a_client_that_leaves_between_comments_is_noticed(start: Start) -> None:
 
     until(lambda: engine.running == 0, 5)
     assert client.call()["failure"]["kind"] == "client_gone"
+
+
+def test_anthropics_sdk_reads_past_pings(pair: Pair) -> None:
+    """Before the first event, in the middle, and while the record waits."""
+    proxy, engine = pair
+    engine.always(Fault.stall(STALL_AFTER, 0.2, WORDS))
+    client = proxy.rollout()
+    body: Any = {"model": "policy", "max_tokens": 100, "messages": ASKED["messages"]}
+    with client.http.stream("POST", "/messages", json=body | {"stream": True}) as response:
+        lines = list(response.iter_lines())
+    created = client.created
+    with (
+        anthropic.Anthropic(base_url=created["anthropic_base_url"], api_key=created["api_key"], max_retries=0) as sdk,
+        sdk.messages.stream(**body) as stream,
+    ):
+        message = stream.get_final_message()
+
+    assert "event: ping" in lines
+    assert [block.text for block in message.content if block.type == "text"] == [WORDS.text]

@@ -114,6 +114,7 @@ class Probe:
                 "root": live.get("model_path"),
                 "logprobs_mode": "processed_before_filters",
                 "weight_version": live.get("weight_version"),
+                **{name: live.get(name) for name in ("has_image_understanding", "has_audio_understanding")},
             },
         )
 

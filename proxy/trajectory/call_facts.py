@@ -98,7 +98,7 @@ def _read(order: int, document: JsonObject) -> CallFacts:
         signals=document["lane_signals"] or {},
         system_text="\n".join(_text(message) for message in leading),
         message_count=len(document["messages"] or ()),
-        opening=digest([[_text(message) for message in leading], (document["request"] or {}).get("tools") or []]),
+        opening=digest([[_text(message) for message in leading], _tools(document)]),
         context=document["context"],
         choice=document["seed"]["choice"],
         constrained=tuple((document["sampling"] or {}).get("constrained") or ()),
@@ -106,6 +106,11 @@ def _read(order: int, document: JsonObject) -> CallFacts:
         is_undelivered=_is_undelivered(document["deliveries"]),
         document={name: document[name] for name in PASSED_ON},
     )
+
+
+def _tools(document: JsonObject) -> Any:
+    """The tools as the engine saw them: in a client's own form marks may move from one to the other."""
+    return (document.get("chat_request") or document["request"] or {}).get("tools") or []
 
 
 def _unusable(document: JsonObject) -> str | None:

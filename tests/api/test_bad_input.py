@@ -236,3 +236,14 @@ def test_media_from_an_allowed_host_passes(start: Start) -> None:
 
     assert [answer.status_code for answer in answers] == [200, 200, 400]
     assert [received.body["messages"][0]["content"] for received in fake.requests] == contents[:2]
+
+
+def test_media_that_the_engine_would_leave_out_is_refused(start: Start) -> None:
+    """SGLang says what its model understands, and shows it the conversation without the rest."""
+    proxy, fake = start("sglang")
+    client = proxy.rollout()
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    answer = client.post(asked() | {"messages": [{"role": "user", "content": [part]}]})
+
+    assert refused(answer)["code"] == "media_unsupported"
+    assert (fake.requests, proxy.calls(client.rollout_id)) == ([], [])

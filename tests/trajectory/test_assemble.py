@@ -7,6 +7,7 @@ import pytest
 
 from proxy.model import JsonObject
 from proxy.trajectory.assemble import assemble
+from proxy.trajectory.call_facts import read_calls
 from proxy.trajectory.documents import trajectory_document
 from proxy.trajectory.rules import SideRule, TrajectoryRules
 from tests import make
@@ -106,6 +107,18 @@ def test_nothing_shared_is_no_fork() -> None:
     tape.broken(start, [7, 8], [12])
 
     assert document(tape)["branches"][1]["forked_from"] is None
+
+
+def test_a_mark_that_moves_among_tools_makes_no_lane() -> None:
+    """Clients of Messages mark their newest cached part; what the engine saw of the tools stayed the same."""
+    tape, seen = Tape(), {"tools": [{"type": "function", "function": {"name": "add"}}]}
+    marks: list[dict[str, Any]] = [{}, {"cache_control": {"type": "ephemeral"}}]
+    calls = [
+        tape.root([1], [10 + place], request={"tools": [{"name": "add"} | mark]}, chat_request=seen)
+        for place, mark in enumerate(marks)
+    ]
+
+    assert len({call.opening for call in read_calls(calls)}) == 1
 
 
 def test_a_compacted_conversation_stays_in_the_main_lane() -> None:

@@ -53,10 +53,10 @@ class Talk:
         if system not in (None, "", []):
             chat.append({"role": "system", "content": self._texts("system", "system", system)})
         for place, message in enumerate(messages):
-            chat.extend(self._message(f"messages[{place}]", message))
+            chat.extend(self._message(f"messages[{place}]", message, is_first=not chat))
         return chat
 
-    def _message(self, where: str, message: Any) -> list[JsonObject]:
+    def _message(self, where: str, message: Any, *, is_first: bool) -> list[JsonObject]:
         if not isinstance(message, dict):
             raise BadAsk(f"{where} must be an object", param=where)
         role = message.get("role")
@@ -68,7 +68,7 @@ class Talk:
             return self._user(there, content)
         if role == "assistant":
             return [self._assistant(there, content)]
-        told_as = "user" if self._later_system == "as_user" else "system"
+        told_as = "user" if self._later_system == "as_user" and not is_first else "system"
         return [{"role": told_as, "content": self._texts(there, "system", content)}]
 
     def _user(self, where: str, content: Any) -> list[JsonObject]:

@@ -7,6 +7,7 @@ from proxy.engine.pool import DIALECTS
 from proxy.engine.upstream import refused
 from proxy.errors import EngineFault
 from proxy.model import Ask
+from proxy.request.senses import refuse_unseen
 from proxy.wiring import Wiring
 
 
@@ -14,6 +15,7 @@ async def count_prompt(ask: Ask, wiring: Wiring) -> int:
     """Tokens that the engine's template makes of this request; raises EngineFault where it does not tell."""
     profile = wiring.profiles.of_rollout(ask.identity.rollout)
     engine = wiring.pool.choose(ask.identity.rollout_id, profile)
+    refuse_unseen(ask, engine.facts)
     dialect = DIALECTS[engine.facts.kind]
     request = dialect.render(ask, engine, engine_messages(ask, dialect.reasoning_key))
     answer = await wiring.upstream.question(engine.url, request.path, request.body, api_key=engine.api_key)

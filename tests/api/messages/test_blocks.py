@@ -69,6 +69,7 @@ def test_a_system_message_among_the_others_keeps_its_place() -> None:
 
     assert read(HELLO, later) == [HELLO, {"role": "system", "content": "now"}]
     assert read(HELLO, later, later_system="as_user") == [HELLO, make.user("now")]
+    assert read(later, HELLO, later_system="as_user") == [{"role": "system", "content": "now"}, HELLO]
 
 
 def test_results_come_before_what_else_the_user_says_in_their_own_order() -> None:
