@@ -59,6 +59,7 @@ def test_a_tool_conversation_goes_on_from_the_ids_that_were_sampled(site: Site, 
     client = site.rollout(f"tools-{stream}")
     opening = [{"role": "system", "content": "You add numbers."}, {"role": "user", "content": "Add 1 and 2."}]
     answer = client.post({"model": "policy", "messages": opening, **asked(site, ONE_CALL, thinks=True)})
+    assert answer.status_code == 200, answer.text
     message = answer.json()["choices"][0]["message"]
     (call,) = message["tool_calls"]
     turn = [
