@@ -229,10 +229,9 @@ def test_a_stream_that_breaks_raises_in_mid_stream(sdk: anthropic.Anthropic, eng
     with pytest.raises(anthropic.APIStatusError) as raised:
         streamed(sdk, hello())
 
-    assert raised.value.body == {
-        "type": "error",
-        "error": {"type": "api_error", "message": "the engine's reply broke off"},
-    }
+    body: Any = raised.value.body
+    assert (body["type"], body["error"]["type"]) == ("error", "api_error")
+    assert "broke off" in body["error"]["message"]
 
 
 def test_the_prompt_is_counted_by_the_engines_template(
