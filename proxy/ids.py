@@ -8,6 +8,15 @@ from array import array
 from collections.abc import Sequence
 
 ID_BYTES = 4
+# Records hold ids in 31 bits; no tokenizer comes near.
+LARGEST_VOCABULARY = 2**31
+
+
+def are_ids(values: object) -> bool:
+    """Whether this is a list of whole numbers that ids can be; a prompt may be long, so nothing loops in Python."""
+    if not isinstance(values, list):
+        return False
+    return not values or (set(map(type, values)) == {int} and min(values) >= 0 and max(values) < LARGEST_VOCABULARY)
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:

@@ -5,7 +5,6 @@ a reason on the call, which then goes out as the harness wrote it and begins a n
 """
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from proxy.engine.dialect import engine_messages
@@ -13,7 +12,7 @@ from proxy.engine.pool import DIALECTS
 from proxy.engine.upstream import Answer as Told
 from proxy.engine.upstream import Upstream
 from proxy.errors import EngineFault
-from proxy.ids import pack_ids, shared_ids
+from proxy.ids import are_ids, pack_ids, shared_ids
 from proxy.model import (
     Ask,
     EngineFacts,
@@ -207,7 +206,7 @@ def _ids(told: Told) -> tuple[int, ...] | Unrendered:
     if told.status == 400:
         return Unrendered(_message(told))
     ids = told.body.get("tokens") if told.status == 200 and isinstance(told.body, dict) else None
-    if not isinstance(ids, Sequence) or not all(type(token) is int and token >= 0 for token in ids):
+    if not are_ids(ids):
         raise EngineFault("engine_malformed", 502, f"/tokenize answered {told.status}: {told.text}")
     return tuple(ids)
 

@@ -12,6 +12,7 @@ from proxy.echo import client_message
 from proxy.engine.text_events import in_chat_form
 from proxy.engine.upstream import error_frame
 from proxy.errors import EngineFault
+from proxy.ids import LARGEST_VOCABULARY, are_ids
 from proxy.model import Completion, JsonObject, Plan, Tokens
 
 # vLLM prints minus infinity as this.
@@ -20,8 +21,6 @@ NO_LOGPROB = -9999.0
 LARGEST_NUMBER = 1e300
 # Rounding may lift a logprob of a certain token a hair above 0.
 MOST_LOGPROB = 1e-4
-# Records hold ids in 31 bits; no tokenizer comes near.
-LARGEST_VOCABULARY = 2**31
 
 
 @dataclass(slots=True)
@@ -145,7 +144,7 @@ class ReplyFold:
 
     def _within_vocabulary(self) -> bool:
         size = self._plan.engine.facts.vocabulary or LARGEST_VOCABULARY
-        return all(token < size for ids in (self._prompt_ids, self._completion_ids) for token in ids)
+        return max(max(self._prompt_ids, default=0), max(self._completion_ids, default=0)) < size
 
 
 class MessageFold:
@@ -203,9 +202,9 @@ def _only_choice(choices: Any) -> JsonObject:
 
 
 def _checked_ids(ids: list[int]) -> list[int]:
-    """The ids as they are; raises ValueError on anything that is none, TypeError where there is no list of them."""
-    if not all(type(token) is int and 0 <= token < LARGEST_VOCABULARY for token in ids):
-        raise ValueError("not a token id")
+    """The ids as they are; raises ValueError where they are no list of ids."""
+    if not are_ids(ids):
+        raise ValueError("not token ids")
     return list(ids)
 
 
