@@ -6,13 +6,14 @@ An id is an int32, little endian. Nothing wraps: what does not fit is an error.
 import sys
 from array import array
 from collections.abc import Sequence
+from typing import TypeGuard
 
 ID_BYTES = 4
 # Records hold ids in 31 bits; no tokenizer comes near.
 LARGEST_VOCABULARY = 2**31
 
 
-def are_ids(values: object) -> bool:
+def are_ids(values: object) -> TypeGuard[list[int]]:
     """Whether this is a list of whole numbers that ids can be; a prompt may be long, so nothing loops in Python."""
     if not isinstance(values, list):
         return False
