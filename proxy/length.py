@@ -63,7 +63,7 @@ def rendering(ask: Ask, engine: EngineRef) -> EngineRequest:
     if ask.api == "completions":
         return measured_text(ask, engine)
     dialect = DIALECTS[engine.facts.kind]
-    return dialect.render(ask, engine, engine_messages(ask, dialect.reasoning_key))
+    return dialect.render(ask, engine, engine_messages(ask, dialect))
 
 
 async def measure_budget(ask: Ask, wiring: Wiring) -> int | None:

@@ -77,10 +77,10 @@ def barrier(ask: Ask, sampled: SampledTurn, facts: EngineFacts) -> str | None:
 
 def turn_of(ask: Ask, told_from: int, sampled: SampledTurn, engine: EngineRef, habits: Habits) -> Turn:
     """The request around its parent's turn, in the engine's own form."""
-    key = DIALECTS[engine.facts.kind].reasoning_key
-    messages = engine_messages(ask, key)
+    dialect = DIALECTS[engine.facts.kind]
+    messages = engine_messages(ask, dialect)
     last = max(place for place, message in enumerate(messages) if message["role"] == "assistant")
-    return turn_in(messages, told_from, last + 1, sampled, key, habits)
+    return turn_in(messages, told_from, last + 1, sampled, dialect.reasoning_key, habits)
 
 
 def turn_in(

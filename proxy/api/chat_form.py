@@ -16,7 +16,8 @@ from proxy.request.seed import read_client_seed
 from proxy.request.volatile import settle_volatile
 from proxy.settings import Settings
 
-ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+LEGACY_FIELDS = ("functions", "function_call")
 # vLLM's default limit (--max-logprobs); OpenAI's too.
 MOST_TOP_LOGPROBS = 20
 MOST_CHOICES = 128
@@ -29,6 +30,7 @@ def ask_in_chat_form(
 
     `body` is what the client sent; `left_out` names what of it has no chat form and is not passed on.
     """
+    _refuse_legacy("", chat)
     messages = _messages(chat.get("messages"))
     check_media(messages, settings.media_hosts)
     return ask_of(identity, api, body, chat, messages, left_out)
@@ -59,7 +61,7 @@ def ask_of(
         conversation=_conversation(settled, chat),
         stream=stream,
         choices=_choices(chat.get("n")),
-        include_usage=stream and _include_usage(chat.get("stream_options")),
+        include_usage=_include_usage(chat.get("stream_options")) and stream,
         wants_logprobs=wants_logprobs,
         top_logprobs=_top_logprobs(chat.get("top_logprobs"), wanted=wants_logprobs),
         requested_model=read_text(chat, "model"),
@@ -110,12 +112,30 @@ def _check_message(index: int, message: object) -> None:
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise BadAsk(f"{where}.role must be one of {', '.join(sorted(ROLES))}", param=f"{where}.role")
+    _refuse_legacy(f"{where}.", message)
     content = message.get("content")
     if content is not None and not isinstance(content, str | list):
         raise BadAsk(f"{where}.content must be text, a list of parts or null", param=f"{where}.content")
-    if isinstance(content, list) and not all(isinstance(part, dict) for part in content):
-        raise BadAsk(f"{where}.content: every part must be an object", param=f"{where}.content")
+    if isinstance(content, list) and not all(map(_is_part, content)):
+        raise BadAsk(f"{where}.content: every part must be an object with a type", param=f"{where}.content")
+    for name in ("name", "tool_call_id"):
+        if not isinstance(message.get(name), str | None):
+            raise BadAsk(f"{where}.{name} must be text", param=f"{where}.{name}")
     _check_tool_calls(where, message.get("tool_calls"))
+
+
+def _is_part(part: object) -> bool:
+    """An object that says what it is; a text has its text."""
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        return False
+    return part["type"] != "text" or isinstance(part.get("text"), str)
+
+
+def _refuse_legacy(where: str, holder: JsonObject) -> None:
+    """Functions as they were before tools: engines drop them without a word, and a model would never see them."""
+    for name in LEGACY_FIELDS:
+        if holder.get(name) is not None:
+            raise BadAsk(f"{where}{name} is not taken: use tools and tool_calls", param=f"{where}{name}")
 
 
 def _check_tool_calls(where: str, calls: object) -> None:
@@ -146,6 +166,7 @@ def _top_logprobs(value: object, *, wanted: bool) -> int:
 
 
 def _include_usage(options: JsonObject | None) -> bool:
-    if options is None:
-        return False
-    return bool(options.get("include_usage"))
+    wanted = (options or {}).get("include_usage")
+    if not isinstance(wanted, bool | None):
+        raise BadAsk("stream_options.include_usage must be true or false", param="stream_options")
+    return bool(wanted)

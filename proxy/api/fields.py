@@ -43,7 +43,13 @@ def _list_of(fits: Callable[[object], bool]) -> Callable[[object], bool]:
 
 
 def _is_tool(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("function"), dict | None)
+    function = value.get("function") if isinstance(value, dict) else None
+    return (
+        isinstance(function, dict)
+        and isinstance(function.get("name"), str)
+        and isinstance(function.get("parameters"), dict | None)
+        and isinstance(function.get("description"), str | None)
+    )
 
 
 def _is_bias(value: object) -> bool:
@@ -54,7 +60,7 @@ def _is_bias(value: object) -> bool:
 
 
 FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "tools": (_list_of(_is_tool), "a list of objects, whose functions are objects"),
+    "tools": (_list_of(_is_tool), "a list of objects, each with a function that has a name"),
     "tool_choice": (_is_tool_choice, "text or an object"),
     "parallel_tool_calls": (_is_flag, "true or false"),
     "chat_template_kwargs": (_is_object, "an object"),

@@ -31,6 +31,8 @@ class Dialect(Protocol):
 
     reasoning_key: str
     """Its name for an assistant message's reasoning."""
+    developer_role: str
+    """The role under which it is given messages of a developer."""
 
     def render(
         self, ask: Ask, engine: EngineRef, messages: Sequence[JsonObject], *, generation_prompt: bool = True
@@ -51,12 +53,12 @@ def engine_model(plan: Plan) -> str:
     return plan.profile.model or plan.engine.facts.model
 
 
-def common_body(plan: Plan, reasoning_key: str) -> JsonObject:
+def common_body(plan: Plan, dialect: Dialect) -> JsonObject:
     """What every dialect sends: conversation, the complete pinned set, length, shape and seed."""
     ask = plan.ask
     body: JsonObject = {
         "model": engine_model(plan),
-        "messages": list(engine_messages(ask, reasoning_key)),
+        "messages": list(engine_messages(ask, dialect)),
         **plain_fields(ask),
         **plan.sampling.effective,
         **plan.sampling.length,
@@ -108,17 +110,19 @@ def render_body(ask: Ask, engine: EngineRef, messages: Sequence[JsonObject]) -> 
     return body
 
 
-def engine_messages(ask: Ask, reasoning_key: str) -> tuple[JsonObject, ...]:
-    """The messages with known fields only, reasoning and tool calls under the engine's own names."""
-    return tuple(_engine_message(message, reasoning_key, ask.engine_call_ids) for message in ask.messages)
+def engine_messages(ask: Ask, dialect: Dialect) -> tuple[JsonObject, ...]:
+    """The messages one for one, with known fields only: roles, reasoning and calls under the engine's own names."""
+    return tuple(_engine_message(message, dialect, ask.engine_call_ids) for message in ask.messages)
 
 
-def _engine_message(message: JsonObject, reasoning_key: str, call_ids: Mapping[str, str]) -> JsonObject:
+def _engine_message(message: JsonObject, dialect: Dialect, call_ids: Mapping[str, str]) -> JsonObject:
     built = {name: message[name] for name in MESSAGE_FIELDS if message.get(name) is not None}
     built.setdefault("content", "" if message.get("role") != "assistant" else None)
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(reasoning, str):
-        built[reasoning_key] = reasoning
+        built[dialect.reasoning_key] = reasoning
+    if built.get("role") == "developer":
+        built["role"] = dialect.developer_role
     if isinstance(answered := built.get("tool_call_id"), str):
         built["tool_call_id"] = call_ids.get(answered, answered)
     if calls := message.get("tool_calls"):

@@ -20,6 +20,7 @@ class NemoRlDialect:
 
     kind: EngineKind = "nemo_rl"
     reasoning_key = VllmDialect.reasoning_key
+    developer_role = VllmDialect.developer_role
     shaping = VllmDialect.shaping
     _vllm = VllmDialect()
 

@@ -20,12 +20,14 @@ class SglangDialect:
 
     kind: EngineKind = "sglang"
     reasoning_key = "reasoning_content"
+    # It hands the role to the template, and many (Qwen's among them) print nothing for one that they do not know.
+    developer_role = "system"
     shaping = frozenset({"response_format", "regex", "ebnf", "logit_bias", "min_tokens"})
 
     def encode(self, plan: Plan) -> EngineRequest:
         if plan.ask.api == "completions":
             return EngineRequest(COMPLETIONS_PATH, completion_body(plan) | {"rid": plan.call_id})
-        body = common_body(plan, self.reasoning_key)
+        body = common_body(plan, self)
         body |= {"rid": plan.call_id, "separate_reasoning": True, "stream_reasoning": True}
         if plan.ask.stream:
             body |= {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True}

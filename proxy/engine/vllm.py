@@ -19,6 +19,8 @@ class VllmDialect:
 
     kind: EngineKind = "vllm"
     reasoning_key = "reasoning"
+    # It looks whether the template knows the role, and puts `system` in its place where not.
+    developer_role = "developer"
     shaping = frozenset(
         {"response_format", "structured_outputs", "logit_bias", "bad_words", "allowed_token_ids", "min_tokens"}
     )
@@ -26,7 +28,7 @@ class VllmDialect:
     def encode(self, plan: Plan) -> EngineRequest:
         if plan.ask.api == "completions":
             return EngineRequest(COMPLETIONS_PATH, completion_body(plan))
-        body = common_body(plan, self.reasoning_key)
+        body = common_body(plan, self)
         body |= {"return_token_ids": True, "include_reasoning": True}
         if body.get("continue_final_message"):
             body["add_generation_prompt"] = False

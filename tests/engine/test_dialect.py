@@ -140,12 +140,20 @@ def test_arguments_can_always_be_rendered(written: object, sent: str) -> None:
     assert renderable_arguments(written) == sent
 
 
+@pytest.mark.parametrize(("kind", "role"), [("vllm", "developer"), ("sglang", "system"), ("nemo_rl", "developer")])
+def test_what_a_developer_says_is_not_lost(kind: str, role: str) -> None:
+    """Where the engine leaves an unknown role to the template, most templates print nothing for it."""
+    sent = body_of(kind, {"role": "developer", "content": "be brief"}, make.user())["messages"]
+
+    assert sent[0] == {"role": role, "content": "be brief"}
+
+
 @KINDS
 def test_a_prompt_is_rendered_as_it_is_asked(kind: str) -> None:
     """The same messages, tools and template arguments, and nothing else."""
     asked = make.ask(body={"tools": [TOOL], "chat_template_kwargs": {"x": 1}, "temperature": 0.1})
     dialect = DIALECTS[kind]  # type: ignore[index]
-    request = dialect.render(asked, make.engine(), engine_messages(asked, dialect.reasoning_key))
+    request = dialect.render(asked, make.engine(), engine_messages(asked, dialect))
 
     assert request.path == "/tokenize"
     own = {"add_generation_prompt", "tool_choice"}
