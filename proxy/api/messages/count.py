@@ -17,7 +17,7 @@ async def count_prompt(ask: Ask, wiring: Wiring) -> int:
     engine = wiring.pool.choose(ask.identity.rollout_id, profile)
     refuse_unseen(ask, engine.facts)
     dialect = DIALECTS[engine.facts.kind]
-    request = dialect.render(ask, engine, engine_messages(ask, dialect.reasoning_key))
+    request = dialect.render(ask, engine, engine_messages(ask, dialect))
     answer = await wiring.upstream.question(engine.url, request.path, request.body, api_key=engine.api_key)
     if answer.status != 200:
         raise refused(answer.status, json.dumps(answer.body).encode())
