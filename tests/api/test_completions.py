@@ -9,7 +9,7 @@ import pytest
 from openai.types import Completion
 
 from tests.api.conftest import Start
-from tests.api.harness import NEUTRAL, Gate, Json, error_of
+from tests.api.harness import NEUTRAL, Gate, Json, error_of, until
 from tests.api.test_sdk import sdk_of
 from tests.fakes import FakeEngine, Fault, Say
 from tests.fakes.tokens import encode
@@ -256,8 +256,9 @@ def test_the_end_waits_for_the_record(start: Start) -> None:
     body = {"prompt": TEXT, "stream": True}
     with rollout.http.stream("POST", "/completions", json=body) as answer:
         lines = answer.iter_lines()
-        while not gate.waiting:
+        while sum('"text"' in line for line in seen) < 15:
             seen.append(next(lines))
+        until(lambda: gate.waiting)
         gate.open()
         rest = list(lines)
 

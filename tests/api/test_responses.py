@@ -10,7 +10,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from tests.api.conftest import Start
-from tests.api.harness import Gate, Json, error_of
+from tests.api.harness import Gate, Json, error_of, until
 from tests.api.test_sdk import sdk_of
 from tests.fakes import FakeEngine, Fault, Say, ToolSay
 from tests.served import RolloutClient, ServedProxy
@@ -298,13 +298,21 @@ def test_nothing_is_done_before_it_is_on_record(start: Start) -> None:
     body = {"input": "hello", "tools": [ADD], "stream": True, **ROOM}
     with rollout.http.stream("POST", "/responses", json=body) as answer:
         lines = answer.iter_lines()
-        while not gate.waiting or "function_call_arguments" not in "".join(seen[-2:]):
+        while _arguments(seen, place=3) != '{"a": 2}':
             seen.append(next(lines))
+        until(lambda: gate.waiting)
         assert not [line for line in seen if "done" in line or "completed" in line]
         gate.open()
         rest = list(lines)
 
     assert [line for line in rest if line.startswith("event: ")][-1] == "event: response.completed"
+
+
+def _arguments(lines: list[str], place: int) -> str:
+    """What a client has read of the arguments of the call in this place."""
+    told = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    kind = "response.function_call_arguments.delta"
+    return "".join(event["delta"] for event in told if event["type"] == kind and event["output_index"] == place)
 
 
 def test_a_stream_that_breaks_tells_it_in_both_ways_and_leaves_nothing_done(
