@@ -9,6 +9,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from proxy.api.responses.sealed import unseal
 from tests.api.conftest import Start
 from tests.api.harness import Gate, Json, error_of, until
 from tests.api.test_sdk import sdk_of
@@ -339,3 +340,64 @@ def test_an_error_before_the_stream_is_a_plain_one(sdk: openai.OpenAI, engine: F
         sdk.responses.create(model="m", input="hello", stream=True)
 
     assert error.value.code == "engine_refused"
+
+
+# --- repeats, budgets, strictness ---
+
+
+@AS_STREAM
+def test_a_repeat_gets_the_response_that_is_on_record(
+    rollout: RolloutClient, engine: FakeEngine, *, stream: bool
+) -> None:
+    """The same ids and the same items, out of the store."""
+    engine.script(CALLED)
+    rollout.http.headers["idempotency-key"] = "once"
+    first = ask(rollout, tools=[ADD])
+    again = ask(rollout, stream=stream, tools=[ADD])
+
+    assert again == first
+    assert len(rollout.call()["deliveries"]) == 2
+
+
+@AS_STREAM
+def test_a_rollout_without_budget_gets_an_empty_response(proxy: ServedProxy, *, stream: bool) -> None:
+    """It is incomplete, and holds nothing."""
+    rollout = proxy.rollout(token_budget=1)
+    ask(rollout, max_output_tokens=1)
+    response = ask(rollout, stream=stream, given="more")
+
+    assert (response["status"], response["output"]) == ("incomplete", [])
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+CODEX: Json = {
+    "store": False,
+    "include": ["reasoning.encrypted_content"],
+    "reasoning": {"summary": "auto"},
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "prompt_cache_key": "S",
+    "client_metadata": {"a": "1"},
+    "tools": [ADD, {"type": "web_search"}],
+}
+
+
+def test_a_strict_proxy_takes_what_codex_sends(start: Start) -> None:
+    """Its own fields are the API's; what nobody here runs is left out, not refused. A stranger's field is refused."""
+    proxy, _engine = start(unknown_fields="refuse")
+    rollout = proxy.rollout()
+    response = ask(rollout, stream=True, **CODEX)
+    refused = rollout.http.post("/responses", json={"input": "hi", "temprature": 1})
+
+    assert response["status"] in {"completed", "incomplete"}
+    assert (refused.status_code, error_of(refused)["code"]) == (400, "unknown_field")
+
+
+def test_reasoning_is_sealed_for_those_who_keep_the_conversation(rollout: RolloutClient, engine: FakeEngine) -> None:
+    """And only for them."""
+    engine.script(SAID, SAID)
+    with_seal = ask(rollout, store=False)["output"][0]
+    without = ask(rollout, given="again")["output"][0]
+
+    assert unseal(with_seal["encrypted_content"]) == "hm"
+    assert "encrypted_content" not in without

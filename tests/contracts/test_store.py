@@ -497,6 +497,16 @@ class TestDocuments:
         """No document is made up."""
         assert await store.call(make.plan().call_id) is None
 
+    async def test_the_calls_of_a_request_are_found_within_its_rollout(self, store: Store, rollout: Rollout) -> None:
+        """One for each choice, and none for anybody else."""
+        plans = make.plans(2, make.ask(of=rollout))
+        await store.reserve(make.reservation(*plans))
+        found = await store.request_calls(rollout.rollout_id, plans[0].request_id)
+
+        assert [call["call_id"] for call in found] == [plan.call_id for plan in plans]
+        assert await store.request_calls(RolloutId("another"), plans[0].request_id) == ()
+        assert await store.request_calls(rollout.rollout_id, "rq_never") == ()
+
     async def test_a_request_comes_back_whole(self, store: Store, rollout: Rollout) -> None:
         """The client's body as it was, the messages as the engine saw them."""
         sent = [{"role": "system", "content": "at 12:00"}, make.user("\ud800")]
