@@ -9,6 +9,7 @@ import structlog
 
 from proxy.asking import Asking
 from proxy.engine.dialect import Dialect
+from proxy.engine.pool import Pool
 from proxy.errors import EngineFault
 from proxy.model import Completion, Failure, Outcome, Plan, Segment
 from proxy.running import Running
@@ -19,8 +20,9 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """The outcome of one choice."""
+    """The outcome of one choice, and the plan that came to it."""
 
+    plan: Plan
     outcome: Outcome
     first_event_s: float | None
     segments: tuple[Segment, ...] = ()
@@ -42,6 +44,26 @@ async def exchange_all(running: Running, dialect: Dialect, wiring: Wiring) -> tu
 
 
 async def exchange(running: Running, plan: Plan, dialect: Dialect, wiring: Wiring) -> Exchanged:
+    """Ask the planned engine, and where no byte of it could be had another that is like it: the same call and seed."""
+    exchanged = await exchange_once(running, plan, dialect, wiring)
+    while other := plan_anew(exchanged, wiring.pool):
+        log.warning("a call goes to another engine", call_id=plan.call_id, engine=other.engine.name)
+        exchanged = await exchange_once(running, other, dialect, wiring)
+    return exchanged
+
+
+def plan_anew(exchanged: Exchanged, pool: Pool) -> Plan | None:
+    """The plan for another engine, where this one's was never reached and there is one with the same fingerprint."""
+    outcome, plan = exchanged.outcome, exchanged.plan
+    is_lost = isinstance(outcome, Failure) and outcome.kind == "engine_unreachable"
+    if not is_lost or exchanged.first_event_s is not None:
+        return None
+    unreached = (*plan.unreached, plan.engine)
+    engine = pool.choose_instead(plan.ask.identity.rollout_id, plan.profile, unreached)
+    return replace(plan, engine=engine, unreached=unreached) if engine else None
+
+
+async def exchange_once(running: Running, plan: Plan, dialect: Dialect, wiring: Wiring) -> Exchanged:
     """Ask the engine until the reply really ends, and let it grow; nothing that goes wrong is raised."""
     asking = Asking(running, plan, dialect, wiring)
     try:
@@ -58,7 +80,7 @@ async def exchange(running: Running, plan: Plan, dialect: Dialect, wiring: Wirin
     except Exception:
         log.exception("an exchange broke", call_id=plan.call_id)
         outcome = Failure("internal_error", 500, "the proxy failed in this call; its log says how", may_retry=False)
-    return Exchanged(outcome, asking.first_event_s, asking.segments(), is_disturbed=asking.is_disturbed)
+    return Exchanged(plan, outcome, asking.first_event_s, asking.segments(), is_disturbed=asking.is_disturbed)
 
 
 def failure_of(fault: EngineFault, partial: Completion) -> Failure:

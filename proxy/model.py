@@ -426,6 +426,8 @@ class Plan:
     prefix: Prefix
     engine: EngineRef
     started_at: float
+    unreached: tuple[EngineRef, ...] = ()
+    """Engines that it was planned for first and that could not be reached."""
 
 
 # --- what came back ---------------------------------------------------------------------------------------------

@@ -40,6 +40,9 @@ from proxy.request.joint import (
 )
 from proxy.wiring import Wiring
 
+# The engine did not answer what its template makes of the request.
+RENDER_FAILED = "render_failed"
+
 
 async def supply_prefix(ask: Ask, parent: Parent, profile: Profile, engine: EngineRef, wiring: Wiring) -> Prefix:
     """The parent's prompt and sampled ids and the tail behind them, or why the engine is to render by itself."""
@@ -199,7 +202,7 @@ async def settle(steps: Steps, template: Template) -> Tail | Refused:
         outcome: Tail | Refused = stop.value
         return outcome
     except EngineFault as fault:
-        return Refused("render_failed", fault.message)
+        return Refused(RENDER_FAILED, fault.message)
 
 
 def _ids(told: Told) -> tuple[int, ...] | Unrendered:

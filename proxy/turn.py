@@ -27,7 +27,7 @@ from proxy.request.prompt import refuse_foreign_ids
 from proxy.request.sampling import PinRules, pin_sampling
 from proxy.request.senses import refuse_unseen
 from proxy.running import Head, Running
-from proxy.supply import prove, supply_prefix
+from proxy.supply import RENDER_FAILED, prove, supply_prefix
 from proxy.wiring import Wiring
 
 # Pauses between attempts to commit a record.
@@ -73,6 +73,11 @@ async def decide(ask: Ask, wiring: Wiring) -> Decision:
     parent, engine_call_ids = await find_parent(ask, wiring)
     ask = replace(ask, engine_call_ids=engine_call_ids)
     prefix = await supply_prefix(ask, parent, profile, engine, wiring)
+    if prefix.reason == RENDER_FAILED and (
+        other := await wiring.pool.instead_of_lost(rollout.rollout_id, profile, engine)
+    ):
+        engine = other
+        prefix = await supply_prefix(ask, parent, profile, engine, wiring)
     room = await decide_room(ask, profile, engine, prefix, wiring)
     settings = wiring.settings
     rules = PinRules(
@@ -133,10 +138,10 @@ async def relay(running: Running, dialect: Dialect, wiring: Wiring) -> None:
     metrics.in_flight(len(plans))
     try:
         if plans[0].sampling.max_tokens == 0:
-            exchanged = tuple(Exchanged(BUDGET_SPENT, None) for _plan in plans)
+            exchanged = tuple(Exchanged(plan, BUDGET_SPENT, None) for plan in plans)
         else:
             exchanged = await exchange_all(running, dialect, wiring)
-        calls = [call_of(plan, one, started) for plan, one in zip(plans, exchanged, strict=True)]
+        calls = [call_of(one, started) for one in exchanged]
         await commit(calls, wiring)
     except StoreDown as error:
         running.fail(error)
@@ -176,9 +181,9 @@ def loss_of(outcome: Outcome, error: StoreDown) -> Failure:
     return Failure("store_unavailable", error.status, error.message, retry_after_s=error.retry_after_s, partial=outcome)
 
 
-def call_of(plan: Plan, exchanged: Exchanged, started: float) -> Call:
+def call_of(exchanged: Exchanged, started: float) -> Call:
     """What the store keeps of one choice."""
-    outcome = exchanged.outcome
+    plan, outcome = exchanged.plan, exchanged.outcome
     timing = Timing(plan.started_at, exchanged.first_event_s, clock.ticks() - started)
     plan = replace(plan, prefix=prove(plan.prefix, outcome))
     replayable = judge_replay(plan, outcome, is_disturbed=exchanged.is_disturbed)

@@ -192,6 +192,13 @@ class Pool:
         self._remember(rollout_id, chosen)
         return chosen
 
+    async def instead_of_lost(self, rollout_id: RolloutId, profile: Profile, ref: EngineRef) -> EngineRef | None:
+        """Another engine where this one no longer answers; None where it does, or where there is none like it."""
+        if await Probe(self._upstream, ref.url, ref.api_key).alive():
+            return None
+        self.suspect(ref.name, "does not answer")
+        return self.choose_instead(rollout_id, profile, (ref,))
+
     def _fitting(self, profile: Profile) -> list[tuple[Engine, EngineRef]]:
         """The open engines that may serve a profile."""
         opened = [(engine, engine.ref) for engine in self.engines if engine.is_open and engine.ref]

@@ -198,6 +198,7 @@ def _engine(plan: Plan) -> JsonObject:
         "deterministic": facts.deterministic,
         "vocabulary": facts.vocabulary,
         "fingerprint": facts.fingerprint,
+        "unreached": [engine.name for engine in plan.unreached],
     }
 
 
