@@ -19,7 +19,8 @@ STYLES: dict[Verdict, str] = {"pass": "green", "skip": "dim", "warn": "yellow", 
 
 def check_engines(settings: Settings, console: Console, *, as_json: bool) -> int:
     """Check, tell, and return the exit status."""
-    reports = asyncio.run(check_all(settings))
+    with Console(stderr=True).status(f"asking {', '.join(engine.url for engine in settings.engines)}"):
+        reports = asyncio.run(check_all(settings))
     if as_json:
         typer.echo(json.dumps(document(reports), indent=2, ensure_ascii=False))
     else:
