@@ -122,9 +122,19 @@ async def test_a_router_that_drops_fields_is_named_with_its_remedy(
 async def test_a_router_that_drops_the_seed_is_found_by_the_seeds(tmp_path: Path) -> None:
     """Two draws of one seed differ on an engine that would honour it."""
     with FakeEngine("vllm") as engine, router(engine.url, drops=("seed",)) as url:
-        line = by_name(await checked(tmp_path, url))["seeds"]
+        lines = by_name(await checked(tmp_path, url))
 
-    assert (line.seen.verdict, line.seen.what) == ("warn", "the same seed drew other tokens the second time")
+    seen = lines["seeds"].seen
+    assert (seen.verdict, seen.what) == ("warn", "the same seed drew other tokens the second time")
+    assert lines["company"].seen.verdict == lines["classes"].seen.verdict == "skip"
+
+
+async def test_whoever_closes_idle_connections_early_is_told_of(tmp_path: Path) -> None:
+    """This router closes each at once."""
+    with FakeEngine("vllm") as engine, router(engine.url) as url:
+        line = by_name(await checked(tmp_path, url))["keep_alive"]
+
+    assert line.seen.verdict == "warn"
 
 
 async def test_a_router_without_the_engines_own_routes_cannot_be_checked(tmp_path: Path) -> None:
