@@ -97,7 +97,7 @@ def test_a_reply_that_had_begun_is_not_asked_for_elsewhere(tmp_path: Path) -> No
 @pytest.mark.parametrize("second", [{"model": "another"}, {"max_model_len": 100}], ids=["other model", "less context"])
 def test_a_call_does_not_move_to_an_engine_that_is_not_like_its_own(tmp_path: Path, second: dict[str, Any]) -> None:
     """Another model, or a context that the plan may not fit: the failure is recorded."""
-    profiles = {"train": {"model": "tiny"}} if "model" in second else {}
+    profiles = {name: {"model": "tiny"} for name in ("train", "validation")} if "model" in second else {}
     with (
         FakeEngine("vllm") as one,
         FakeEngine("vllm", **second) as other,

@@ -7,21 +7,20 @@ that its prefix cache serves the rollout's later turns. It never moves to anothe
 import asyncio
 import contextlib
 import itertools
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
 
 from proxy.engine.dialect import Dialect
 from proxy.engine.fit import check_fit
-from proxy.engine.gate import Gates, class_of, minds_classes
+from proxy.engine.gate import Gates
+from proxy.engine.homes import Candidate, Homes
 from proxy.engine.lab import Lab
 from proxy.engine.nemo_rl import NemoRlDialect
 from proxy.engine.probe import Probe, is_same_server
 from proxy.engine.proof import prove
 from proxy.engine.sglang import SglangDialect
-from proxy.engine.share import Seat, choose_seat
 from proxy.engine.upstream import Upstream
 from proxy.engine.vllm import VllmDialect
 from proxy.errors import Conflict, EngineFault, EngineUnready, NotFound, ProfileRefused
@@ -35,8 +34,6 @@ UNWELL_LOOK_S = 1.0
 WELL_LOOK_S = 10.0
 # A probe takes some fifty tokens; an engine that is paused or swamped may take them later.
 PROVE_S = 30.0
-# Rollouts whose engine is remembered; one that is forgotten goes where its name's hash sends it.
-ROLLOUTS_REMEMBERED = 100_000
 
 log = structlog.get_logger()
 
@@ -88,7 +85,7 @@ class Pool:
         self._prove_engines = prove_engines
         self._proving: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
-        self._homes: OrderedDict[RolloutId, EngineRef] = OrderedDict()
+        self._homes = Homes(self._gates)
 
     async def add(self, settings: EngineSettings) -> Engine:
         """Take in another engine and look at it. Raises Conflict where its URL is there already."""
@@ -167,30 +164,17 @@ class Pool:
 
         Raises EngineUnready where none is open to it, ProfileRefused where none may serve the profile.
         """
-        fitting = self._fitting(profile)
-        home = self._homes.get(rollout_id)
-        alike = [(engine, ref) for engine, ref in fitting if home is None or is_alike(ref, home)]
-        if not alike:
-            raise EngineUnready("every engine with this rollout's model, tokenizer and template is gone or unwell")
-        chosen = self._seat(rollout_id, profile, alike, home)
-        self._remember(rollout_id, chosen)
-        return chosen
+        return self._homes.choose(rollout_id, profile, self._fitting(profile))
 
     def choose_instead(
         self, rollout_id: RolloutId, profile: Profile, unreached: Sequence[EngineRef]
     ) -> EngineRef | None:
         """Another engine for a call that the last of these could not be given; None where there is none like it."""
-        failed, tried = unreached[-1], {ref.name for ref in unreached}
         try:
             fitting = self._fitting(profile)
         except (EngineUnready, ProfileRefused):
             return None
-        alike = [(engine, ref) for engine, ref in fitting if ref.name not in tried and can_replace(ref, failed)]
-        if not alike:
-            return None
-        chosen = self._seat(rollout_id, profile, alike, None)
-        self._remember(rollout_id, chosen)
-        return chosen
+        return self._homes.choose_instead(rollout_id, profile, fitting, unreached)
 
     async def instead_of_lost(self, rollout_id: RolloutId, profile: Profile, ref: EngineRef) -> EngineRef | None:
         """Another engine where this one no longer answers; None where it does, or where there is none like it."""
@@ -199,42 +183,20 @@ class Pool:
         self.suspect(ref.name, "does not answer")
         return self.choose_instead(rollout_id, profile, (ref,))
 
-    def _fitting(self, profile: Profile) -> list[tuple[Engine, EngineRef]]:
-        """The open engines that may serve a profile."""
-        opened = [(engine, engine.ref) for engine in self.engines if engine.is_open and engine.ref]
+    def _fitting(self, profile: Profile) -> list[Candidate]:
+        """The open engines that may serve a profile, of its model where that tells."""
+        opened = self._open()
         if not opened:
             raise EngineUnready("; ".join(_standing(engine) for engine in self.engines) or "the pool is empty")
-        fitting = [(engine, ref) for engine, ref in opened if not self._refusals(profile, ref)]
+        fitting = [one for one in opened if not self._refusals(profile, one.ref)]
         if not fitting:
-            raise ProfileRefused(self._refusals(profile, opened[0][1])[0].line())
-        return _of_one_model(fitting, profile)
+            raise ProfileRefused(self._refusals(profile, opened[0].ref)[0].line())
+        return [one for one in fitting if one.ref.facts.model == profile.model] or fitting
 
-    def _seat(
-        self,
-        rollout_id: RolloutId,
-        profile: Profile,
-        candidates: Iterable[tuple[Engine, EngineRef]],
-        home: EngineRef | None,
-    ) -> EngineRef:
-        """One of the candidates, one whose gate is open to the profile's sampling class if there is any."""
-        known = {ref.name: (engine, ref) for engine, ref in candidates}
-        kind = class_of(dict(profile.pinned()))
-        at_once = {
-            name: (engine, ref)
-            for name, (engine, ref) in known.items()
-            if not minds_classes(ref) or self._gates.is_open(engine.url, kind)
-        }
-        seats = [
-            Seat(name, engine.url, engine.settings.weight, self.load(engine))
-            for name, (engine, _) in (at_once or known).items()
+    def _open(self) -> list[Candidate]:
+        return [
+            Candidate(engine.ref, engine.settings.weight) for engine in self.engines if engine.is_open and engine.ref
         ]
-        return known[choose_seat(rollout_id, seats, home.name if home else None).name][1]
-
-    def _remember(self, rollout_id: RolloutId, ref: EngineRef) -> None:
-        self._homes[rollout_id] = ref
-        self._homes.move_to_end(rollout_id)
-        if len(self._homes) > ROLLOUTS_REMEMBERED:
-            self._homes.popitem(last=False)
 
     def suspect(self, name: str, problem: str) -> None:
         """A call could not reach this engine: give it none until it was looked at again."""
@@ -259,7 +221,9 @@ class Pool:
         return [finding for finding in self._check(profile, ref) if finding.severity == "refuse"]
 
     def _check(self, profile: Profile, ref: EngineRef) -> tuple[Finding, ...]:
-        return check_fit(profile, ref.name, ref.facts, require_replayable=self._require_replayable)
+        found = check_fit(profile, ref.name, ref.facts, require_replayable=self._require_replayable)
+        models = {one.ref.facts.model for one in self._open()} | {ref.facts.model}
+        return found if profile.model or len(models) == 1 else (*found, several_models(profile, ref, models))
 
     async def _look_at(self, engine: Engine) -> None:
         """Ask an engine who it is: it may have gone, come back, or become another one at the same address."""
@@ -272,8 +236,8 @@ class Pool:
             if engine.problem is not None or not await probe.alive():
                 _tell_problem(engine, error.message)
             return
-        if engine.ref and is_same_server(facts, engine.ref.facts):
-            # The probe may have ended during this look.
+        if engine.ref and engine.problem is None and is_same_server(facts, engine.ref.facts):
+            # Its probe may have ended during this look. One that was away may have been started anew.
             facts = replace(facts, proof=engine.ref.facts.proof)
         told = {"engine": engine.name, "url": engine.url, "kind": facts.kind, "model": facts.model}
         if engine.problem is not None:
@@ -291,28 +255,12 @@ def _tell_problem(engine: Engine, problem: str) -> None:
     engine.problem = problem
 
 
-def is_alike(ref: EngineRef, home: EngineRef) -> bool:
-    """Whether a rollout may go on here that was last there: token ids mean the same, or it is the same engine."""
-    return ref.name == home.name or (
-        ref.facts.fingerprint is not None and ref.facts.fingerprint == home.facts.fingerprint
+def several_models(profile: Profile, ref: EngineRef, models: Collection[str]) -> Finding:
+    """Without a name the samples of a group would come from several models, and look right."""
+    message = f"the engines serve several models ({', '.join(sorted(models))}) and the profile names none"
+    return Finding(
+        profile.name, ref.name, "model", "refuse", message, f"set profiles.{profile.name}.model to one of them"
     )
-
-
-def can_replace(ref: EngineRef, failed: EngineRef) -> bool:
-    """Whether a call that was planned for one engine may be carried out by another as it stands."""
-    room, planned = ref.facts.context_length, failed.facts.context_length
-    fits = planned is None or (room is not None and room >= planned)
-    return is_alike(ref, failed) and fits
-
-
-def _of_one_model(fitting: list[tuple[Engine, EngineRef]], profile: Profile) -> list[tuple[Engine, EngineRef]]:
-    """The engines of the profile's model. Raises ProfileRefused where it names none and they serve several."""
-    models = sorted({ref.facts.model for _, ref in fitting})
-    if profile.model is None and len(models) > 1:
-        raise ProfileRefused(
-            f"the engines serve {', '.join(models)}: profiles.{profile.name}.model must name one of them"
-        )
-    return [(engine, ref) for engine, ref in fitting if ref.facts.model == profile.model] or fitting
 
 
 def _standing(engine: Engine) -> str:
