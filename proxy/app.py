@@ -23,6 +23,7 @@ from proxy.api.routes import data_routes
 from proxy.control import control_routes, probe_routes
 from proxy.errors import NotFound, ProxyError, StoreDown
 from proxy.log import start_log
+from proxy.replay.samples import watch_samples
 from proxy.settings import Settings
 from proxy.wiring import Wiring, wire
 
@@ -104,6 +105,7 @@ async def running_parts(wiring: Wiring) -> AsyncIterator[None]:
         await wiring.pool.prove()
         tasks.append(asyncio.create_task(wiring.pool.watch(), name="watch engines"))
         tasks.append(asyncio.create_task(_keep_leases(wiring), name="keep leases"))
+        tasks.append(asyncio.create_task(watch_samples(wiring), name="replay and rescore samples"))
         yield
     finally:
         timeouts = wiring.settings.timeouts
@@ -113,6 +115,8 @@ async def running_parts(wiring: Wiring) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
         await wiring.upstream.aclose()
         await wiring.store.close()
+        if wiring.cassette:
+            await wiring.cassette.close()
 
 
 async def _keep_leases(wiring: Wiring) -> None:

@@ -39,6 +39,8 @@ class Decision:
     sampling: Sampling
     parent: Parent
     prefix: Prefix
+    audit_top: int = 0
+    """Candidates of each draw to keep for the seed audit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +127,5 @@ def make_plan(decision: Decision, request_id: str, call_id: CallId, seed: Seed, 
         prefix=decision.prefix,
         engine=decision.engine,
         started_at=asked.asked_at,
+        audit_top=decision.audit_top,
     )

@@ -428,6 +428,8 @@ class Plan:
     started_at: float
     unreached: tuple[EngineRef, ...] = ()
     """Engines that it was planned for first and that could not be reached."""
+    audit_top: int = 0
+    """How many candidates of each draw are kept for the seed audit; no client sees them."""
 
 
 # --- what came back ---------------------------------------------------------------------------------------------
@@ -475,6 +477,8 @@ class Completion:
     """Per token, the engine's whole logprob object; kept only where the client asked for logprobs."""
     matched_stop: int | str | None = None
     """What the engine says ended the reply: a stop string, or the id of a token that is not the first end token."""
+    candidates: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Per token, (id, logprob) of the likeliest in its draw; kept only for the seed audit."""
     capture_gaps: tuple[str, ...] = ()
     """Why ids or logprobs cannot be trusted; empty means that every count agreed."""
 

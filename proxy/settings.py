@@ -241,6 +241,9 @@ class Settings(BaseSettings):
     )
     public_url: str | None = Field(None, description="Base URL told to harnesses where it is not host:port.")
 
+    cassette: str | None = Field(
+        None, description="Serve this recorded run back without any engine; nothing is recorded."
+    )
     engines: Annotated[tuple[EngineSettings, ...], NoDecode] = Field(
         (), validate_default=True, description="The engines, at least one; plain URLs, comma separated, will do."
     )
@@ -293,6 +296,15 @@ class Settings(BaseSettings):
     replays_at_once: int = Field(4, ge=1, description="Replays and rescores at the engines at once, in all.")
     replay_tolerance: float = Field(
         0.001, ge=0, description="What logprobs may differ by, in nats, where a replay draws the same tokens."
+    )
+    replay_sample_rate: float = Field(
+        0, ge=0, le=1, description="Share of the calls that are replayed once recorded, for the metrics."
+    )
+    rescore_sample_rate: float = Field(
+        0, ge=0, le=1, description="Share of the calls that are rescored once recorded, for the metrics."
+    )
+    audit_top_logprobs: int = Field(
+        0, ge=0, le=20, description="Candidates of each draw kept for the seed audit (unstreamed calls on SGLang)."
     )
     media_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Hosts whose image and audio URLs may reach the engine, comma separated; data: URLs always may."

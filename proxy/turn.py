@@ -15,13 +15,15 @@ import structlog
 from proxy import clock, metrics
 from proxy.draw import Decision, Drawn, draw
 from proxy.engine.dialect import Dialect
-from proxy.engine.fit import judge_replay
+from proxy.engine.fit import judge_replay, tells_candidates
 from proxy.engine.pool import DIALECTS
 from proxy.errors import EngineFault, EngineUnready, ProxyError, RolloutClosed, StoreDown
 from proxy.exchange import Exchanged, exchange_all, first_failure
 from proxy.length import decide_room
 from proxy.model import Ask, Call, Claimed, Completion, Delivery, Failure, Outcome, Parent, Plan, Replayable, Timing
+from proxy.playback import play_all
 from proxy.recorded import recorded_reply
+from proxy.replay.samples import offer
 from proxy.request.parent import echoed_call_ids, echoes, resolve_parent
 from proxy.request.prompt import refuse_foreign_ids
 from proxy.request.sampling import PinRules, pin_sampling
@@ -87,7 +89,8 @@ async def decide(ask: Ask, wiring: Wiring) -> Decision:
         shaping_understood=DIALECTS[engine.facts.kind].shaping,
     )
     sampling = pin_sampling(ask.chat, profile, rules, room, ask.left_out)
-    return Decision(ask, profile, engine, sampling, parent, prefix)
+    audit_top = settings.audit_top_logprobs if tells_candidates(ask, engine.facts) else 0
+    return Decision(ask, profile, engine, sampling, parent, prefix, audit_top)
 
 
 async def find_parent(ask: Ask, wiring: Wiring) -> tuple[Parent, Mapping[str, str]]:
@@ -140,7 +143,8 @@ async def relay(running: Running, dialect: Dialect, wiring: Wiring) -> None:
         if plans[0].sampling.max_tokens == 0:
             exchanged = tuple(Exchanged(plan, BUDGET_SPENT, None) for plan in plans)
         else:
-            exchanged = await exchange_all(running, dialect, wiring)
+            play = wiring.cassette and play_all(running, wiring.cassette)
+            exchanged = await (play or exchange_all(running, dialect, wiring))
         calls = [call_of(one, started) for one in exchanged]
         await commit(calls, wiring)
     except StoreDown as error:
@@ -154,6 +158,7 @@ async def relay(running: Running, dialect: Dialect, wiring: Wiring) -> None:
         raise
     else:
         show_end(running, [call.outcome for call in calls])
+        offer(calls, wiring)
     finally:
         metrics.in_flight(-len(plans))
 

@@ -7,17 +7,22 @@ from dataclasses import dataclass, field
 import structlog
 
 from proxy import clock
+from proxy.cassette.stage import ScratchStore, Shelf
+from proxy.cassette.tape import Tape, open_tape
 from proxy.engine.gate import Gates
 from proxy.engine.pool import Pool
 from proxy.engine.upstream import Upstream
 from proxy.keys import Keys, load_keys
-from proxy.model import Finding
+from proxy.model import CallId, Finding
 from proxy.profiles import Profiles
-from proxy.record.sqlite import SqliteStore
+from proxy.record.sqlite import SqliteStore, open_reading
 from proxy.record.store import Store
 from proxy.request.templates import Templates
 from proxy.running import Turns
 from proxy.settings import Settings
+
+# Sampled calls that may wait; beyond it they are left out.
+MOST_SAMPLES = 256
 
 log = structlog.get_logger()
 
@@ -43,6 +48,10 @@ class Wiring:
     """Set once the proxy takes no more requests: replies that would never end by themselves end now."""
     aside: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Room at the engines for work beside the calls: replays and rescores."""
+    samples: asyncio.Queue[tuple[str, CallId]] = field(default_factory=lambda: asyncio.Queue(MOST_SAMPLES))
+    """Recorded calls that are to be replayed or rescored beside the running ones, with the purpose."""
+    cassette: Tape | None = None
+    """The recorded run that is served back; then no engine is asked."""
 
     def startup_findings(self) -> tuple[Finding, ...]:
         """What every profile meets on the engines that have answered."""
@@ -60,7 +69,8 @@ async def wire(settings: Settings) -> Wiring:
     if minted:
         log.warning("secrets were minted", file=str(settings.secrets_file.resolve()))
     owner = clock.new_id("px")
-    store = SqliteStore(settings.store_path, durability=settings.durability)
+    cassette = await insert_cassette(settings)
+    store = ScratchStore() if cassette else SqliteStore(settings.store_path, durability=settings.durability)
     await store.open()
     profiles = Profiles(settings.profiles)
     for name in profiles.restore(await store.stored_profiles()):
@@ -74,7 +84,7 @@ async def wire(settings: Settings) -> Wiring:
         reply_bytes=limits.reply_bytes,
         gates=gates,
     )
-    pool = Pool(
+    pool = await shelve(cassette, upstream) or Pool(
         settings.engines,
         upstream,
         require_replayable=settings.require_replayable,
@@ -94,7 +104,25 @@ async def wire(settings: Settings) -> Wiring:
         owner=owner,
         data_port=settings.port,
         aside=asyncio.Semaphore(settings.replays_at_once),
+        cassette=cassette,
     )
+
+
+async def insert_cassette(settings: Settings) -> Tape | None:
+    """The recorded run that is to be served back, if any. Raises ValueError where the store does not hold it."""
+    if settings.cassette is None:
+        return None
+    return await open_tape(settings.cassette, await open_reading(settings.store_path))
+
+
+async def shelve(cassette: Tape | None, upstream: Upstream) -> Pool | None:
+    """The pool of a cassette. Raises ValueError where the run holds nothing that was answered."""
+    if cassette is None:
+        return None
+    recorded = await cassette.first_engine()
+    if recorded is None:
+        raise ValueError(f"cassette: no call of run {cassette.run!r} came to an end")
+    return Shelf(recorded, upstream)
 
 
 async def settle_run_seed(settings: Settings, store: Store) -> int:

@@ -111,6 +111,9 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("resume-attempts", "-1", ("resume_attempts:", "greater than or equal to 0")),
     ("replays-at-once", "0", ("replays_at_once:", "greater than or equal to 1")),
     ("replay-tolerance", "-1", ("replay_tolerance:", "greater than or equal to 0")),
+    ("audit-top-logprobs", "21", ("audit_top_logprobs:", "less than or equal to 20")),
+    ("replay-sample-rate", "1.5", ("replay_sample_rate:", "less than or equal to 1")),
+    ("rescore-sample-rate", "-1", ("rescore_sample_rate:", "greater than or equal to 0")),
     ("typo", "1", ("--typo: no such setting",)),
     ("limits.typo", "1", ("--limits.typo: no such setting",)),
 ]
@@ -161,7 +164,7 @@ def test_settings_that_exclude_each_other_are_one_line(flags: tuple[str, ...], s
 def test_every_bounded_setting_has_a_wrong_value_in_the_table() -> None:
     """A bound that is added needs its line here."""
     tried = {flag.replace("-", "_").replace("profiles.train", "profiles.NAME") for flag, _, _ in WRONG}
-    free = {"host", "control_host", "control_socket", "media_hosts", "secrets_file"}
+    free = {"cassette", "host", "control_host", "control_socket", "media_hosts", "secrets_file"}
     switches = {
         "require_replayable",
         "prove_engines",

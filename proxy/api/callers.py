@@ -22,6 +22,8 @@ async def known_caller(request: Request, wiring: Wiring) -> Identity:
         request.headers, request.path_params.get("rollout_id"), trust_header=wiring.settings.trust_rollout_header
     )
     rollout = await wiring.store.rollout(caller.rollout_id)
+    if rollout is None and wiring.cassette and (recorded := wiring.cassette.recorded(caller.rollout_id)):
+        rollout = await _open(recorded, wiring)
     if rollout is None and wiring.settings.auto_register and _is_local(request):
         rollout = await _register(caller, wiring)
     if rollout is None:
@@ -46,7 +48,7 @@ def check_open(rollout: Rollout) -> None:
 
 
 async def _register(caller: Caller, wiring: Wiring) -> Rollout | None:
-    """Create an unknown rollout with defaults for everything; of several first uses at once one creates it."""
+    """Create an unknown rollout with defaults for everything."""
     ttl_s, now = wiring.settings.limits.rollout_ttl_s, clock.now()
     fresh = Rollout(
         rollout_id=caller.rollout_id,
@@ -61,9 +63,14 @@ async def _register(caller: Caller, wiring: Wiring) -> Rollout | None:
         expires_at=now + ttl_s if ttl_s else None,
         metadata={AUTO_REGISTERED: True},
     )
+    return await _open(fresh, wiring)
+
+
+async def _open(fresh: Rollout, wiring: Wiring) -> Rollout | None:
+    """Create a rollout at its first use; of several first uses at once one creates it."""
     with contextlib.suppress(Conflict):
         await wiring.store.create_rollouts([fresh])
-    return await wiring.store.rollout(caller.rollout_id)
+    return await wiring.store.rollout(fresh.rollout_id)
 
 
 def _is_local(request: Request) -> bool:

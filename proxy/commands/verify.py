@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from proxy.commands.ending import end, settings_or_end
 from proxy.errors import ProxyError
+from proxy.verify.audit import Auditor
 from proxy.verify.faults import CHECKS, REMEDIES, Fault
 from proxy.verify.story import Looking, Report, verify_store
 
@@ -32,6 +33,9 @@ def verify(
     run_seed: Annotated[
         int | None, typer.Option(min=0, help="Root of seeds, for records that do not name theirs.")
     ] = None,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Also recompute every draw whose candidates are on record.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output instead.")] = False,
 ) -> None:
     """Hold a store against its own promises, offline: no proxy, no engine, nothing is written.
@@ -40,15 +44,17 @@ def verify(
     """
     settings = settings_or_end([], None, to_serve=False)
     path, root = file or settings.store_path, settings.run_seed if run_seed is None else run_seed
+    auditor = Auditor() if audit else None
     try:
         with progress() as tell:
-            report = verify_store(path, Looking(run_seed=root, tell=tell), beside=read_only)
+            looking = Looking(run_seed=root, tell=tell, **({"also": auditor} if auditor else {}))
+            report = verify_store(path, looking, beside=read_only)
     except ProxyError as error:
         end(error.message, NOT_LOOKED_AT)
     if as_json:
-        typer.echo(json.dumps(report_document(report)))
+        typer.echo(json.dumps(report_document(report, auditor)))
     else:
-        show(path, report)
+        show(path, report, auditor)
     raise typer.Exit(HAS_FAULTS if report.faults else 0)
 
 
@@ -62,8 +68,8 @@ def progress() -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def report_document(report: Report) -> dict[str, object]:
-    """A report as JSON."""
+def report_document(report: Report, auditor: Auditor | None = None) -> dict[str, object]:
+    """A report as JSON; `audit` is null where it was not asked for."""
     return {
         "schema": "rollpin.verification/1",
         "rollouts": report.rollouts,
@@ -71,11 +77,18 @@ def report_document(report: Report) -> dict[str, object]:
         "tokens": report.tokens,
         "calls_without_outcome": report.unended,
         "seeds_not_checked": report.unseeded,
+        "audit": auditor
+        and {
+            "calls": auditor.calls,
+            "tokens": auditor.tokens,
+            "probability_outside": auditor.mean_outside,
+            "not_audited": dict(auditor.left_out),
+        },
         "faults": [{**asdict(fault), "remedy": fault.remedy} for fault in report.faults],
     }
 
 
-def show(path: Path, report: Report) -> None:
+def show(path: Path, report: Report, auditor: Auditor | None = None) -> None:
     """What was looked at, then the faults by check, the remedy once for each."""
     console = Console(highlight=False, markup=False)
     looked = f"{report.rollouts} rollouts, {report.calls} calls, {report.tokens} generated tokens"
@@ -84,12 +97,23 @@ def show(path: Path, report: Report) -> None:
         console.print(f"{report.unended} calls have no outcome: running now, or left by a proxy that died")
     if report.unseeded:
         console.print(f"{report.unseeded} seeds were not checked: their run seed is not known, give --run-seed")
+    if auditor is not None:
+        _show_audit(console, auditor)
     counts = Counter(fault.check for fault in report.faults)
     for check in CHECKS:
         if counts[check]:
             _show_check(console, check, [fault for fault in report.faults if fault.check == check])
     number = len(report.faults)
     console.print("no fault" if not number else "\n1 fault" if number == 1 else f"\n{number} faults")
+
+
+def _show_audit(console: Console, auditor: Auditor) -> None:
+    """How much was recomputed, how much probability it could not see, and what was left out."""
+    console.print(f"audit: {auditor.tokens} draws of {auditor.calls} calls recomputed")
+    if auditor.tokens:
+        console.print(f"  {auditor.mean_outside:.2%} of the probability lay outside the recorded candidates")
+    for reason, count in auditor.left_out.most_common():
+        console.print(f"  {count} calls not audited: {reason}")
 
 
 def _show_check(console: Console, check: str, faults: Sequence[Fault]) -> None:

@@ -6,7 +6,7 @@ Sources: facts seen on vLLM 0.32.0 and SGLang 0.5.23; docs/engines.md tells each
 from collections.abc import Iterator, Mapping
 from typing import Literal, TypeAlias
 
-from proxy.model import Completion, EngineFacts, Failure, Finding, Outcome, Plan, Profile, Replayable
+from proxy.model import Ask, Completion, EngineFacts, Failure, Finding, Outcome, Plan, Profile, Replayable
 
 # vLLM raises any temperature above 0 and below this to it (vllm/sampling_params.py, _MAX_TEMP).
 VLLM_LEAST_TEMPERATURE = 0.01
@@ -160,3 +160,12 @@ def _against_replay(plan: Plan, completion: Completion) -> Iterator[str]:
         yield "engine_ignores_seeds"
     if len({span.get("version") for span in completion.weight_versions}) > 1:
         yield "weights_changed_in_mid_reply"
+
+
+def tells_candidates(ask: Ask, facts: EngineFacts) -> bool:
+    """Whether the candidates of each draw come back by id: SGLang's chat tells them in whole replies alone.
+
+    Only where its noise is a function of the seed do they serve the audit.
+    """
+    is_keyed = facts.kind == "sglang" and bool(facts.deterministic)
+    return is_keyed and not ask.stream and ask.api != "completions"

@@ -6,7 +6,7 @@ markup and for the end token.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from proxy.echo import client_message
 from proxy.engine.text_events import in_chat_form
@@ -23,6 +23,9 @@ LARGEST_NUMBER = 1e300
 MOST_LOGPROB = 1e-4
 
 
+Candidates: TypeAlias = tuple[tuple[int, float], ...]
+
+
 @dataclass(slots=True)
 class Arrived:
     """What one event carried of the sequence; None where it said nothing."""
@@ -30,6 +33,7 @@ class Arrived:
     prompt_ids: list[int] | None = None
     completion_ids: list[int] = field(default_factory=list)
     weight_versions: list[JsonObject] = field(default_factory=list)
+    candidates: list[Candidates] = field(default_factory=list)
 
 
 class TokenReader(Protocol):
@@ -51,6 +55,7 @@ class ReplyFold:
         self._logprobs: list[Any] = []
         self._entries: list[Any] = []
         self._weight_versions: list[JsonObject] = []
+        self._candidates: list[Candidates] = []
         self._usage: JsonObject | None = None
         self._finish_reason: str | None = None
         self._matched_stop: int | str | None = None
@@ -69,6 +74,8 @@ class ReplyFold:
             raise fault
         try:
             said = in_chat_form(event)
+            if self._plan.audit_top:
+                hide_candidates(said, self._plan.ask.top_logprobs)
             self._take(said)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise EngineFault("engine_malformed", 502, f"an event of unknown form: {str(event)[:200]}") from error
@@ -107,6 +114,7 @@ class ReplyFold:
             weight_versions=tuple(self._weight_versions),
             logprob_entries=tuple(self._entries) if self._plan.ask.wants_logprobs else (),
             matched_stop=self._matched_stop,
+            candidates=tuple(self._candidates),
             capture_gaps=tuple(self._gaps()),
         )
 
@@ -115,6 +123,7 @@ class ReplyFold:
             self._prompt_ids = _checked_ids(arrived.prompt_ids)
         self._completion_ids.extend(_checked_ids(arrived.completion_ids))
         self._weight_versions.extend(arrived.weight_versions)
+        self._candidates.extend(arrived.candidates)
 
     def _take_logprobs(self, logprobs: Any) -> None:
         content = logprobs.get("content") if logprobs is not None else None
@@ -199,6 +208,13 @@ def _only_choice(choices: Any) -> JsonObject:
     if len(choices) > 1 or any(choice.get("index") not in (None, 0) for choice in choices):
         raise ValueError("one choice was asked for")
     return choices[0] if choices else {}
+
+
+def hide_candidates(event: JsonObject, shown: int) -> None:
+    """Cut the alternatives of each token to as many as the client asked for: the others are the audit's."""
+    for choice in event["choices"]:
+        for token in (choice.get("logprobs") or {}).get("content") or ():
+            token["top_logprobs"] = (token.get("top_logprobs") or [])[:shown]
 
 
 def _checked_ids(ids: list[int]) -> list[int]:

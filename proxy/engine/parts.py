@@ -43,6 +43,7 @@ def join(parts: Sequence[Part]) -> Completion:
         usage=_usage(drawn_so_far(parts)),
         weight_versions=tuple(_spans(parts)),
         logprob_entries=tuple(entry for part in parts for entry in part.completion.logprob_entries),
+        candidates=tuple(one for part in parts for one in part.completion.candidates),
         capture_gaps=tuple(dict.fromkeys(_gaps(parts))),
     )
 
@@ -76,6 +77,7 @@ def cut(completion: Completion, length: int) -> Completion:
         completion,
         tokens=replace(tokens, completion_ids=tokens.completion_ids[:length], logprobs=tokens.logprobs[:length]),
         logprob_entries=completion.logprob_entries[:length],
+        candidates=completion.candidates[:length],
         weight_versions=tuple(
             {**span, "end": min(span["end"], length)} for span in completion.weight_versions if span["start"] < length
         ),

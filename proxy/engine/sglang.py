@@ -11,7 +11,7 @@ from typing import Any
 
 from proxy.engine.completions import COMPLETIONS_PATH, completion_body
 from proxy.engine.dialect import CHAT_PATH, common_body, render_body, tool_choice
-from proxy.engine.fold import Arrived
+from proxy.engine.fold import Arrived, Candidates
 from proxy.model import Ask, EngineKind, EngineRef, EngineRequest, JsonObject, Plan
 
 
@@ -33,6 +33,8 @@ class SglangDialect:
             body |= {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True}
         else:
             body |= {"return_token_ids": True}
+        if plan.audit_top:
+            body |= {"return_meta_info": True, "top_logprobs": max(plan.ask.top_logprobs, plan.audit_top)}
         if plan.prefix.requested:
             body["input_ids"] = list(plan.prefix.token_ids)
         return EngineRequest(CHAT_PATH, body)
@@ -61,6 +63,7 @@ class SglangDialect:
             prompt_ids=choice.get("prompt_token_ids") or extra.get("input_ids"),
             completion_ids=choice.get("response_token_ids") or choice.get("token_ids") or (sampled or [[]])[0],
             weight_versions=_weight_versions(event.get("metadata")),
+            candidates=_candidates(choice.get("meta_info")),
         )
 
 
@@ -70,3 +73,9 @@ def _weight_versions(metadata: Any) -> list[JsonObject]:
         return []
     spans = metadata.get("weight_versions") or []
     return [{"version": span["version"], "start": int(span["start"]), "end": int(span["end"])} for span in spans]
+
+
+def _candidates(meta_info: Any) -> list[Candidates]:
+    """The likeliest tokens of each draw, by id; in a whole reply alone, and only where meta_info was asked for."""
+    tops = meta_info.get("output_top_logprobs") if isinstance(meta_info, dict) else None
+    return [tuple((int(token), float(logprob)) for logprob, token, *_text in top) for top in tops or ()]

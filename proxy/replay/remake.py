@@ -114,7 +114,7 @@ def remake(call: JsonObject, take: Take, rollout: Rollout, engine: EngineRef) ->
         ask=_ask(call, rollout),
         profile=Profile(name=call["profile"]["name"], **call["profile"]["values"]),
         parent=Parent("root", "replay"),
-        sampling=replace(sampling, length=sampling.length | {"max_tokens": take.max_tokens}),
+        sampling=_of_take(sampling, take),
         seed=Seed(take.seed, seed["source"], seed["occurrence"], seed["choice"]),
         prefix=_exactly(take.prompt_ids),
         engine=engine,
@@ -140,6 +140,15 @@ def _ask(call: JsonObject, rollout: Rollout) -> Ask:
         requested_model=call["requested_model"],
         has_tools=bool(call["has_tools"]),
     )
+
+
+def _of_take(sampling: Sampling, take: Take) -> Sampling:
+    """Lengths counted from the segment's start, as they were when the rest of an interrupted reply was asked for."""
+    shaping = dict(sampling.shaping)
+    least = min(shaping.pop("min_tokens", 0) - take.start, take.max_tokens)
+    if least > 0:
+        shaping["min_tokens"] = least
+    return replace(sampling, length=sampling.length | {"max_tokens": take.max_tokens}, shaping=shaping)
 
 
 def _exactly(ids: tuple[int, ...]) -> Prefix:

@@ -25,10 +25,16 @@ async def replay_rollout(
     await wiring.pool.look()
     allowed = wiring.settings.replay_tolerance if tolerance is None else tolerance
     async for page in recorded_calls(rollout, wiring, only):
-        work = [_with(call, replay_call(call, rollout, wiring, allowed)) for call in page]
+        work = [_with(call, replay_counted(call, rollout, wiring, allowed)) for call in page]
         async for call, verdict in as_they_come(work):
-            metrics.replayed(verdict.word)
             yield call, verdict
+
+
+async def replay_counted(call: JsonObject, rollout: Rollout, wiring: Wiring, tolerance: float) -> Verdict:
+    """One call's verdict, in the metrics as well."""
+    verdict = await replay_call(call, rollout, wiring, tolerance)
+    metrics.replayed(verdict.word)
+    return verdict
 
 
 async def recorded_calls(

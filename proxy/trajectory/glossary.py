@@ -328,6 +328,10 @@ REASONS: tuple[Reason, ...] = (
             ),
             "see the disk that the store is on",
         ),
+        cassette_departure=(
+            "a cassette was played, which leaves no record: never found in a store",
+            "ask as the recorded run did, or record it anew",
+        ),
         proxy_stopped=("the proxy was told to stop while the call ran", "none: the harness may ask again"),
         proxy_died=(
             "the proxy ended before it recorded an outcome: found when its lease lapsed or the store was opened again",

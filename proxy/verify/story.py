@@ -35,7 +35,7 @@ class Looking:
     tell: Callable[[int, int], None] = lambda _done, _all: None
     """Rollouts looked at, and there are."""
     also: Callable[[JsonObject], Iterable[Fault]] = lambda _call: ()
-    """A further check of each call."""
+    """A further check of each call, such as the seed audit."""
 
 
 @dataclass(slots=True)

@@ -52,6 +52,8 @@ def _choice(ask: Ask, index: int, completion: Completion, message: Message) -> J
         ids["prompt_token_ids"] = list(ask.prompt)
     if ask.body.get("return_token_ids"):
         ids["response_token_ids"] = list(completion.ids)
+    if ask.body.get("return_meta_info"):
+        ids["meta_info"] = _meta_info(completion)
     return {
         "index": index,
         "message": _message(message),
@@ -59,6 +61,15 @@ def _choice(ask: Ask, index: int, completion: Completion, message: Message) -> J
         "finish_reason": _finish(completion, called=called),
         "matched_stop": None if called else completion.matched,
         **ids,
+    }
+
+
+def _meta_info(completion: Completion) -> Json:
+    """As the native route tells it: [logprob, id, text], texts left out."""
+    sampled = zip(completion.logprobs, completion.ids, strict=True)
+    return {
+        "output_token_logprobs": [[logprob, token, None] for logprob, token in sampled],
+        "output_top_logprobs": [[[logprob, token, None] for token, logprob in tops] for tops in completion.tops],
     }
 
 
