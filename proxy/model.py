@@ -188,6 +188,17 @@ class Ask:
     """Tool-call ids that the client echoes -> the engine's own, once they were looked up."""
 
 
+# The part of a plain prompt's message that holds token ids.
+IDS_PART = "token_ids"
+
+
+def prompt_in(ask: Ask) -> str | list[int]:
+    """The text or the ids that a plain completion has instead of a conversation."""
+    content: Any = ask.messages[0]["content"]
+    prompt: str | list[int] = content if isinstance(content, str) else content[0][IDS_PART]
+    return prompt
+
+
 # Why a call has no parent yet whose prompt has no turns: what it goes on from only tokens tell, once they are known.
 PLAIN_PROMPT = "plain_prompt"
 

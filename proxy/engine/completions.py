@@ -1,9 +1,7 @@
 """How plain completions are asked for: vLLM 0.32.0 and SGLang 0.5.23 take the same fields."""
 
-from typing import Any
-
 from proxy.engine.dialect import engine_model
-from proxy.model import Ask, EngineRef, EngineRequest, JsonObject, Plan
+from proxy.model import Ask, EngineRef, EngineRequest, JsonObject, Plan, prompt_in
 
 COMPLETIONS_PATH = "/v1/completions"
 
@@ -12,7 +10,7 @@ def completion_body(plan: Plan) -> JsonObject:
     """Prompt, complete pinned set, length, shape and seed; ids and logprobs are asked for whatever the client did."""
     body: JsonObject = {
         "model": engine_model(plan),
-        "prompt": list(plan.prefix.token_ids) if plan.prefix.requested else prompt_of(plan.ask),
+        "prompt": list(plan.prefix.token_ids) if plan.prefix.requested else prompt_in(plan.ask),
         **plan.sampling.effective,
         **plan.sampling.length,
         **plan.sampling.shaping,
@@ -27,9 +25,4 @@ def completion_body(plan: Plan) -> JsonObject:
 
 def measured_text(ask: Ask, engine: EngineRef) -> EngineRequest:
     """The question how many tokens a prompt in text takes."""
-    return EngineRequest("/tokenize", {"model": engine.facts.model, "prompt": prompt_of(ask)})
-
-
-def prompt_of(ask: Ask) -> Any:
-    """The text or the ids that an ask has instead of a conversation."""
-    return ask.messages[0]["content"]
+    return EngineRequest("/tokenize", {"model": engine.facts.model, "prompt": prompt_in(ask)})

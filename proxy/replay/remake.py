@@ -10,6 +10,7 @@ from typing import Any
 
 from proxy import clock
 from proxy.model import (
+    IDS_PART,
     Ask,
     CallId,
     Conversation,
@@ -26,6 +27,7 @@ from proxy.model import (
 )
 from proxy.replay.verdict import Sampled
 
+NO_MEDIA = frozenset({"text", "refusal", IDS_PART})
 # One token more than is on record shows whether the reply would have gone on.
 ONE_MORE = 1
 ENDED_BY_LENGTH = "length"
@@ -69,8 +71,7 @@ def _barriers(call: JsonObject) -> Iterator[str]:
 def has_media(message: JsonObject) -> bool:
     """Whether a message holds more than text: ids alone do not bring an image back."""
     content = message.get("content")
-    parts = content if isinstance(content, list) else []
-    return any(part.get("type") not in {"text", "refusal"} for part in parts if isinstance(part, dict))
+    return isinstance(content, list) and any(part.get("type") not in NO_MEDIA for part in content)
 
 
 def takes(call: JsonObject, context_length: int | None) -> tuple[Take, ...]:

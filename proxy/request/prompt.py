@@ -7,7 +7,7 @@ since nothing here knows which ids a text becomes.
 from typing import Any
 
 from proxy.errors import BadAsk
-from proxy.model import Ask, EngineFacts, JsonObject
+from proxy.model import IDS_PART, Ask, EngineFacts, JsonObject, prompt_in
 
 PROMPT_ROLE = "prompt"
 
@@ -26,19 +26,14 @@ def read_prompt(value: Any) -> str | list[int]:
 
 
 def prompt_message(prompt: str | list[int]) -> JsonObject:
-    """A prompt as the whole of a conversation."""
-    return {"role": PROMPT_ROLE, "content": prompt}
-
-
-def prompt_of(ask: Ask) -> str | list[int]:
-    """The prompt of an ask that has one instead of a conversation."""
-    prompt: str | list[int] = ask.messages[0]["content"]
-    return prompt
+    """A prompt as the whole of a conversation: its text, or one part that holds its ids."""
+    content = prompt if isinstance(prompt, str) else [{"type": IDS_PART, IDS_PART: prompt}]
+    return {"role": PROMPT_ROLE, "content": content}
 
 
 def prompt_ids(ask: Ask) -> list[int] | None:
     """The ids of an ask that names them itself."""
-    prompt = prompt_of(ask) if ask.api == "completions" else ""
+    prompt = prompt_in(ask) if ask.api == "completions" else ""
     return prompt if isinstance(prompt, list) else None
 
 

@@ -88,7 +88,8 @@ def test_a_reply_and_its_record(rollout: RolloutClient, prompt: Any, *, stream: 
     assert (call["api"], call["finish_reason"], call["capture"]["complete"]) == ("completions", "length", True)
     assert call["prompt_token_ids"] == IDS
     assert len(call["completion_token_ids"]) == len(call["logprobs"]) == 16
-    assert call["messages"] == [{"role": "prompt", "content": prompt}]
+    content = prompt if prompt == TEXT else [{"type": "token_ids", "token_ids": prompt}]
+    assert call["messages"] == [{"role": "prompt", "content": content}]
     assert call["request"]["prompt"] == prompt
     assert call["parent"] == {"call_id": None, "outcome": "root", "reason": "plain_prompt"}
 
@@ -276,3 +277,16 @@ def test_a_broken_reply_is_an_error(rollout: RolloutClient, engine: FakeEngine, 
 
     assert (answer.status_code, error_of(answer)["code"]) == (502, code)
     assert rollout.call()["failure"]["kind"] == code
+
+
+@PROMPTS
+def test_a_completion_can_be_drawn_again(proxy: ServedProxy, engine: FakeEngine, prompt: Any) -> None:
+    """By its exact ids, through its own route."""
+    rollout = proxy.rollout()
+    complete(rollout, prompt=prompt, stream=True)
+    rollout.calls()
+    told = proxy.control.post(f"/rollouts/{rollout.rollout_id}/replay", json={})
+    (verdict,) = [json.loads(line)["verdict"] for line in told.text.splitlines() if '"verdict"' in line]
+
+    assert (verdict["verdict"], verdict["tokens"]) == ("same", len(rollout.call()["completion_token_ids"]))
+    assert engine.requests[-1].path == "/v1/completions"
