@@ -1,0 +1,53 @@
+"""The worked example of trajectories on real engines: lanes, choices, a title call, and why each is where it is."""
+
+from typing import Any
+
+from tests.live.harness import NO_THINKING, Site
+from tests.trajectory.example import check_example, play
+
+
+def test_the_worked_example_holds_on_a_real_engine(site: Site, capsys: Any) -> None:
+    """Random weights say what they say; every call stands where it belongs, and only refused prefixes break a row."""
+    rollout = site.rollout("branches")
+    play(rollout, max_tokens=24, **NO_THINKING)
+    calls = rollout.calls()
+    control = site.proxy.control
+    trajectory = control.get(f"/rollouts/{rollout.rollout_id}/trajectory").json()
+    why = control.get(f"/rollouts/{rollout.rollout_id}/why").json()
+    found = {call["call_id"]: call for call in why["calls"]}
+    with capsys.disabled():
+        health = trajectory["health"]
+        rows = [len(branch["owned_call_ids"]) for branch in trajectory["branches"]]
+        prefixes = f"{health['prefix_supplied']} of {health['prefix_eligible']} prefixes supplied"
+        print(f"\n{site.kind}: rows of {rows} calls, {health['trained_tokens']} tokens trained on, {prefixes}")
+
+    check_example(trajectory, calls)
+    for branch in trajectory["branches"]:
+        for link in branch["links"]:
+            if link["reason"] == "not_extending":
+                assert {one["what"] for one in found[link["call_id"]]["findings"]} == {"fork", "prefix"}
+    for call in why["calls"]:
+        if call["difference"] and call["difference"]["differs"]:
+            assert call["difference"]["texts_by"]
+            sides = [*call["difference"]["parent"], *call["difference"]["prompt"]]
+            assert all(isinstance(one["text"], str) for one in sides)
+
+
+def test_a_conversation_without_supply_tells_where_it_parts(site: Site) -> None:
+    """The validation profile supplies nothing: the tokens of both sides are told by the engine itself."""
+    rollout = site.rollout("parted", profile="validation")
+    first = rollout.chat("import os", max_tokens=40).json()["choices"][0]["message"]
+    said = {"role": "assistant", "content": (first["content"] or "x").strip()}
+    messages = [{"role": "user", "content": "import os"}, said, {"role": "user", "content": "go on"}]
+    assert rollout.post({"model": "policy", "messages": messages, "max_tokens": 8}).status_code == 200
+    second = rollout.calls()[1]
+    why = site.proxy.control.get(f"/rollouts/{rollout.rollout_id}/why", params={"call": second["call_id"]}).json()
+
+    (call,) = why["calls"]
+    assert [one["reason"] for one in call["findings"]][-1] == "off_in_profile"
+    difference = call["difference"]
+    assert difference["shared"] <= difference["parent_tokens"]
+    if difference["differs"]:
+        texts = {one["id"]: one["text"] for side in ("parent", "prompt") for one in difference[side]}
+        assert all(isinstance(text, str) for text in texts.values())
+        assert difference["texts_by"] == "engine-0"
