@@ -22,8 +22,8 @@ from proxy.settings import faults
 from proxy.wiring import Wiring
 
 Asked = TypeVar("Asked", bound=BaseModel)
-# A list in an item of a list: the ids of one call.
-PIECES_DEEP = 3
+# A list in an item of a list, within a line: the ids of one call or branch.
+PIECES_DEEP = 4
 
 
 async def json_text(document: JsonObject) -> bytes:
@@ -31,25 +31,34 @@ async def json_text(document: JsonObject) -> bytes:
 
     In ASCII, so that lone surrogates, which a model or a client may have written, survive as escapes.
     """
-    return await run_in_threadpool(lambda: "".join(json_pieces(document, PIECES_DEEP)).encode())
+
+    def work() -> bytes:
+        text = bytearray()
+        for piece in json_pieces(document, PIECES_DEEP):
+            text += piece.encode()
+        return bytes(text)
+
+    return await run_in_threadpool(work)
 
 
 def json_pieces(value: Any, deep: int) -> Iterator[str]:
-    """JSON in pieces, cut at so many levels: encoding one holds all other threads up."""
-    if not deep or not isinstance(value, dict | list) or not value:
-        yield json.dumps(value, separators=(",", ":"), allow_nan=False)
-    elif isinstance(value, dict):
+    """JSON in pieces, cut at so many levels: encoding one holds all other threads up.
+
+    An iterator is a list whose items are made as they are reached.
+    """
+    if deep and isinstance(value, dict):
         for place, (name, item) in enumerate(value.items()):
             yield f"{',' if place else '{'}{json.dumps(name)}:"
             yield from json_pieces(item, deep - 1)
-        yield "}"
-    elif isinstance(value[0], dict):
+        yield "}" if value else "{}"
+    elif isinstance(value, Iterator) or (deep and isinstance(value, list) and value and isinstance(value[0], dict)):
+        yield "["
         for place, item in enumerate(value):
-            yield "," if place else "["
+            yield "," if place else ""
             yield from json_pieces(item, deep - 1)
         yield "]"
     else:
-        yield from json_pieces(value, 0)
+        yield json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 async def json_answer(document: JsonObject) -> Response:

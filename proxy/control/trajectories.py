@@ -31,13 +31,14 @@ from proxy.record.store import Page, RolloutFilter
 from proxy.settings import Settings, SideCallSettings
 from proxy.trajectory.assemble import assemble_calls
 from proxy.trajectory.call_facts import CallFacts, read_calls
-from proxy.trajectory.documents import trajectory_document
+from proxy.trajectory.documents import trajectory_parts
 from proxy.trajectory.rules import TITLE_CALL, SideRule, TrajectoryRules
 from proxy.wiring import Wiring
 
 router = APIRouter(route_class=ControlRoute, dependencies=[READ])
 
-CALLS_A_PAGE = 1000
+# A page is held as documents, whose lists of ids take ten times the room of packed ones.
+CALLS_A_PAGE = 32
 # Cursors move on by whole pages, so a page is what a cursor may have to remember of groups at the least.
 ROLLOUTS_A_PAGE = 100
 # Hex digits that tell a group within a cursor: 64 bits.
@@ -127,11 +128,11 @@ async def list_trajectories(
 
 
 async def trajectory_of(wiring: Wiring, rollout: Rollout, *, include_all: bool = False) -> JsonObject:
-    """A rollout's calls, assembled; beside the event loop, since long rollouts take their time."""
+    """A rollout's calls, assembled, its branches yet to be made; beside the event loop, since that takes its time."""
     calls, rules = await facts_of(wiring, rollout), rules_of(wiring)
 
     def work() -> JsonObject:
-        return trajectory_document(assemble_calls(rollout, calls, rules), include_all=include_all)
+        return trajectory_parts(assemble_calls(rollout, calls, rules), include_all=include_all)
 
     return await run_in_threadpool(work)
 

@@ -1,5 +1,6 @@
 """Branches: chains as rows, with masks and logprobs, spans in the row's own positions, and reasons."""
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -65,14 +66,21 @@ class Branch:
     owned_call_ids: tuple[CallId, ...]
     links: tuple[Link, ...]
     """One for each owned call."""
-    token_ids: Sequence[int]
-    loss_mask: Sequence[int]
-    logprobs: Sequence[float]
+    tokens: bytes
+    """Packed ids; mask and logprobs are as tight, and become lists only in a document."""
+    loss_mask: bytes
+    """A byte for each token, 1 or 0."""
+    logprobs: "array[float]"
     weight_spans: tuple[Span, ...]
     seeds: tuple[Span, ...]
     constrained_spans: tuple[Span, ...]
     call_outcomes: tuple[tuple[CallId, JsonObject], ...]
     finish_reason: str | None
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Prompt and reply of its last call, made anew each time: a list takes ten times the room."""
+        return unpack_ids(self.tokens)
 
     @property
     def maybe_side(self) -> bool:
@@ -106,7 +114,7 @@ def make_branch(chain: Chain, role: Role, lineage: Lineage, holders: Mapping[Cal
         call_ids=tuple(call.call_id for call in chain.calls),
         owned_call_ids=tuple(call.call_id for call in chain.owned),
         links=tuple(_link(call, chain, lineage) for call in chain.owned),
-        token_ids=unpack_ids(chain.last.tokens),
+        tokens=chain.last.tokens,
         loss_mask=mask,
         logprobs=logprobs,
         weight_spans=tuple(_weight_spans(chain.owned)),
@@ -133,15 +141,15 @@ def _trainable(chain: Chain, role: Role, trained: Sequence[CallFacts]) -> Traina
     return Trainable(value=False, reasons=("constrained" if is_constrained else "no_generated_tokens",))
 
 
-def _arrays(last: CallFacts, trained: Sequence[CallFacts]) -> tuple[list[int], list[float]]:
+def _arrays(last: CallFacts, trained: Sequence[CallFacts]) -> tuple[bytes, "array[float]"]:
     """Mask and logprobs: those of the trained calls in their places, zeros elsewhere."""
     length = last.prompt_length + last.generated
-    mask, logprobs = [0] * length, [0.0] * length
+    mask, logprobs = bytearray(length), array("d", bytes(8 * length))
     for call in trained:
         start, end = _place(call)
-        mask[start:end] = [1] * (end - start)
+        mask[start:end] = b"\1" * (end - start)
         logprobs[start:end] = call.logprobs
-    return mask, logprobs
+    return bytes(mask), logprobs
 
 
 def _place(call: CallFacts) -> tuple[int, int]:

@@ -32,7 +32,7 @@ class CallFacts:
     """Prompt and completion, packed: to compare without a loop, and to hold a long rollout in little room."""
     prompt_length: int
     """Ids of the prompt; the rest was generated."""
-    logprobs: Sequence[float]
+    logprobs: "array[float]"
     requested_model: str | None
     has_tools: bool
     signals: Mapping[str, str]

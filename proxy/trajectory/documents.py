@@ -13,6 +13,12 @@ KEPT_KINDS = frozenset({"main", "subagent", "orphan"})
 
 def trajectory_document(trajectory: Trajectory, *, include_all: bool = False) -> JsonObject:
     """The document; side calls, unused choices and retries are branches where all is asked for, else excluded."""
+    parts = trajectory_parts(trajectory, include_all=include_all)
+    return {**parts, "branches": list(parts["branches"])}
+
+
+def trajectory_parts(trajectory: Trajectory, *, include_all: bool = False) -> JsonObject:
+    """The same, its branches made one by one as they are asked for: as lists they take ten times the room."""
     rollout = trajectory.rollout
     shown = [branch for branch in trajectory.branches if include_all or branch.kind in KEPT_KINDS]
     hidden = [branch for branch in trajectory.branches if not include_all and branch.kind not in KEPT_KINDS]
@@ -27,7 +33,7 @@ def trajectory_document(trajectory: Trajectory, *, include_all: bool = False) ->
         "rules": _rules(trajectory),
         "main_path": _main_path(trajectory),
         "trainable": _trainable(trajectory.trainable),
-        "branches": [_branch(branch) for branch in shown],
+        "branches": (_branch(branch) for branch in shown),
         "excluded": [asdict(one) for one in excluded],
         "health": {**asdict(trajectory.health), "reasons": list(trajectory.health.reasons)},
     }
@@ -72,9 +78,9 @@ def _branch(branch: Branch) -> JsonObject:
         "call_ids": list(branch.call_ids),
         "owned_call_ids": list(branch.owned_call_ids),
         "links": [_link(link) for link in branch.links],
-        "token_ids": list(branch.token_ids),
+        "token_ids": branch.token_ids,
         "loss_mask": list(branch.loss_mask),
-        "logprobs": list(branch.logprobs),
+        "logprobs": branch.logprobs.tolist(),
         "weight_spans": [_span(span) for span in branch.weight_spans],
         "seeds": [_span(span) for span in branch.seeds],
         "constrained_spans": [_span(span) for span in branch.constrained_spans],

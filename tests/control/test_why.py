@@ -80,10 +80,14 @@ async def test_unknown_and_deleted_rollouts_explain_nothing(control: Control) ->
 
 async def test_a_document_of_many_calls_is_encoded_call_by_call() -> None:
     """Whoever encodes a piece holds everybody else up, so that none may hold more than one call's ids."""
-    document = {"calls": [{"ids": [1, 2], "none": {}, "at": {"a": [1]}}, {"ids": []}], "cursor": None, "empty": []}
+    calls = [{"ids": [1, 2], "none": {}, "at": {"a": [1]}}, {"ids": []}]
+    document = {"calls": calls, "made": ({"n": n} for n in (1, 2)), "cursor": None, "empty": [], "void": iter(())}
 
     pieces = list(json_pieces(document, deep=3))
 
-    assert "".join(pieces) == ('{"calls":[{"ids":[1,2],"none":{},"at":{"a":[1]}},{"ids":[]}],"cursor":null,"empty":[]}')
+    assert "".join(pieces) == (
+        '{"calls":[{"ids":[1,2],"none":{},"at":{"a":[1]}},{"ids":[]}],"made":[{"n":1},{"n":2}],"cursor":null,'
+        '"empty":[],"void":[]}'
+    )
     assert "[1,2]" in pieces
     assert list(json_pieces("\ud800", 3)) == ['"\\ud800"']

@@ -1,6 +1,5 @@
 """The worked example: a coding agent with two sub-agents at once, a best-of-n step and a title call.
 
-
 It holds on a simulated engine and on a real one: what the engine says is of no account, only what is made of it.
 """
 
