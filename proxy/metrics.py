@@ -12,7 +12,7 @@ FIRST_EVENT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 6
 # A commit is a millisecond on a good disk; what matters is how far its tail reaches.
 COMMIT_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30)
 # From rounding alone up to weights that have nothing to do with each other.
-DRIFT_BUCKETS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5, 1, 5, 10)
+MISMATCH_BUCKETS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5, 1, 5, 10)
 
 REGISTRY = CollectorRegistry()
 
@@ -39,13 +39,13 @@ _rescore_difference = Histogram(
     "rollpin_rescore_difference",
     "Mean absolute difference of a rescored call's logprobs from the recorded ones, in nats.",
     registry=REGISTRY,
-    buckets=DRIFT_BUCKETS,
+    buckets=MISMATCH_BUCKETS,
 )
 _rescore_k3 = Histogram(
     "rollpin_rescore_kl_k3",
     "Estimated KL per token from the recorded policy to the present one, of a rescored call.",
     registry=REGISTRY,
-    buckets=DRIFT_BUCKETS,
+    buckets=MISMATCH_BUCKETS,
 )
 _in_flight = Gauge("rollpin_calls_in_flight", "Calls between reservation and record.", registry=REGISTRY)
 _call_s = Histogram(

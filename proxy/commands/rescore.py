@@ -8,7 +8,7 @@ from rich.console import Console
 
 from proxy.commands.control import Json, find_control
 from proxy.commands.replay import AsJson, Call, Group, Run, Token, Url, chosen, told
-from proxy.replay.drift import RESCORE_WORDS
+from proxy.replay.mismatch import RESCORE_WORDS
 
 FAILED = 1
 
@@ -42,7 +42,7 @@ def rescore(
 
 
 def show(results: list[Json]) -> None:
-    """Counts, then the drift over all that was compared."""
+    """Counts, then the mismatch over all that was compared."""
     console = Console(highlight=False, markup=False)
     words = [one["result"] for one in results]
     counts = [f"{words.count(word)} {word.replace('_', ' ')}" for word in RESCORE_WORDS if word in words]

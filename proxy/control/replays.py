@@ -12,7 +12,7 @@ from proxy.control.auth import ADMIN
 from proxy.control.edge import ControlRoute, Wired, body_of
 from proxy.control.reads import present_rollout, unknown_call
 from proxy.model import CallId, JsonObject, Rollout
-from proxy.replay.drift import RESCORE_WORDS, Drift, drift_summary, rescore_document
+from proxy.replay.mismatch import RESCORE_WORDS, Mismatch, mismatch_summary, rescore_document
 from proxy.replay.rescore import rescore_rollout
 from proxy.replay.story import replay_rollout
 from proxy.replay.verdict import VerdictWord, summary_document, verdict_document
@@ -90,13 +90,13 @@ async def _replay_lines(rollout: Rollout, wiring: Wiring, asked: ReplayBody) -> 
 
 
 async def _rescore_lines(rollout: Rollout, wiring: Wiring, asked: RescoreBody) -> AsyncIterator[bytes]:
-    counts, whole = dict.fromkeys(RESCORE_WORDS, 0), Drift()
+    counts, whole = dict.fromkeys(RESCORE_WORDS, 0), Mismatch()
     yield line({"rollout_id": rollout.rollout_id, "calls": await calls_to_come(rollout, wiring, asked)})
     async for call, rescored in rescore_rollout(rollout, wiring, only=asked.calls or ()):
         counts[rescored.word] += 1
-        whole = whole.plus(rescored.drift)
+        whole = whole.plus(rescored.mismatch)
         yield line({"rescore": rescore_document(rescored, call, with_logprobs=asked.logprobs)})
-    yield line({"summary": drift_summary(counts, whole)})
+    yield line({"summary": mismatch_summary(counts, whole)})
 
 
 def line(document: JsonObject) -> bytes:

@@ -6,7 +6,7 @@ from proxy import metrics
 from proxy.errors import EngineFault
 from proxy.model import CallId, EngineFacts, EngineRef, JsonObject, Rollout
 from proxy.replay.choose import NO_SUCH_ENGINE, open_engines, weight_version
-from proxy.replay.drift import Drift, Rescore, drift_of, incomparable
+from proxy.replay.mismatch import Mismatch, Rescore, incomparable, mismatch_of
 from proxy.replay.remake import has_media
 from proxy.replay.score import read_scores, room_needed, scores_of
 from proxy.replay.story import as_they_come, recorded_calls
@@ -26,7 +26,7 @@ async def rescore_rollout(
 async def rescore_call(call: JsonObject, wiring: Wiring) -> Rescore:
     """Score one call where that can be done, and count what came of it; its turn at the engine is waited for."""
     rescore = await _rescored(call, wiring)
-    means = rescore.drift.document()
+    means = rescore.mismatch.document()
     metrics.rescored(rescore.word, means["mean_absolute_difference"], means["kl_k3"])
     return rescore
 
@@ -46,12 +46,12 @@ async def _rescored(call: JsonObject, wiring: Wiring) -> Rescore:
         except EngineFault as fault:
             return Rescore(call_id, (fault.code, fault.message), has_failed=True, engine=engine.name)
     bars = incomparable(call)
-    drift = Drift() if bars else drift_of(call["logprobs"], logprobs)
+    mismatch = Mismatch() if bars else mismatch_of(call["logprobs"], logprobs)
     return Rescore(
         call_id,
         logprobs=logprobs,
         incomparable=bars,
-        drift=drift,
+        mismatch=mismatch,
         engine=engine.name,
         weight_version=weight_version(engine.facts),
     )

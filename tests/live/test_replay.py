@@ -125,7 +125,7 @@ def tamper(site: Site, call_id: str, ids: list[int]) -> None:
 def test_todays_logprobs_of_recorded_tokens_are_the_recorded_ones(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Under the same weights a rescore finds no drift, in streamed and whole calls, first turns and later ones."""
+    """Under the same weights a rescore finds no mismatch, in streamed and whole calls, first turns and later ones."""
     client = site.rollout("rescored")
     three_turns(client, "import os")
     client.stream("def main():", max_tokens=30)

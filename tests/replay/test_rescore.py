@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.replay.drift import Drift, drift_of, incomparable
+from proxy.replay.mismatch import Mismatch, incomparable, mismatch_of
 from tests.fakes import FakeEngine, Fault, Say
 from tests.replay.harness import rescore
 from tests.replay.test_served import two_turns
@@ -26,7 +26,7 @@ def proxy(engine: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_the_same_weights_give_the_recorded_logprobs(proxy: ServedProxy) -> None:
-    """Streamed or whole, first turn or later: nothing has drifted."""
+    """Streamed or whole, first turn or later: nothing has moved."""
     client = proxy.rollout()
     two_turns(client)
     client.stream("hello", max_tokens=20)
@@ -100,7 +100,7 @@ def test_failed_calls_and_failing_engines_are_told_apart(proxy: ServedProxy, eng
 
 def test_drift_adds_up_and_k3_is_never_negative() -> None:
     """k3 is e^d - 1 - d for each token."""
-    one, other = drift_of([-1.0, -2.0], [-1.5, -1.0]), drift_of([-3.0], [-3.0])
+    one, other = mismatch_of([-1.0, -2.0], [-1.5, -1.0]), mismatch_of([-3.0], [-3.0])
     whole = one.plus(other).document()
 
     assert whole["compared"] == 3
@@ -108,8 +108,8 @@ def test_drift_adds_up_and_k3_is_never_negative() -> None:
     assert whole["mean_absolute_difference"] == pytest.approx(0.5)
     assert whole["largest_difference"] == 1.0
     assert whole["kl_k3"] == pytest.approx((math.exp(-0.5) - 0.5 + math.exp(1) - 2) / 3)
-    assert Drift().document()["kl_k3"] is None
-    assert math.isfinite(drift_of([-9000.0], [0.0]).document()["kl_k3"])
+    assert Mismatch().document()["kl_k3"] is None
+    assert math.isfinite(mismatch_of([-9000.0], [0.0]).document()["kl_k3"])
 
 
 NEUTRAL = {

@@ -27,8 +27,8 @@ def test_at_full_rates_every_call_is_replayed_and_rescored(tmp_path: Path) -> No
     rates = {"replay_sample_rate": 1, "rescore_sample_rate": 1}
     with FakeEngine("sglang") as engine, served(settings_for(tmp_path, engine.url, **rates)) as proxy:
         same, scored = 'rollpin_replays_total{verdict="same"}', 'rollpin_rescores_total{result="rescored"}'
-        drift = "rollpin_rescore_difference_count"
-        before = {name: count(proxy, name) for name in (same, scored, drift)}
+        mismatch = "rollpin_rescore_difference_count"
+        before = {name: count(proxy, name) for name in (same, scored, mismatch)}
         engine.script(Fault.status(500))
         client = proxy.rollout()
         client.chat("fails")
@@ -36,7 +36,7 @@ def test_at_full_rates_every_call_is_replayed_and_rescored(tmp_path: Path) -> No
         for name, value in before.items():
             until(proxy, name, value + 2)
 
-        assert {name: count(proxy, name) - value for name, value in before.items()} == {same: 2, scored: 2, drift: 2}
+        assert {name: count(proxy, name) - value for name, value in before.items()} == {same: 2, scored: 2, mismatch: 2}
         assert len(client.calls()) == 3
 
 

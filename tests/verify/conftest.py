@@ -18,7 +18,7 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "
 
 @pytest.fixture(scope="session", params=["sglang", "vllm"])
 def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Turns, choices, tools, a stream, repeats, a failure and a deleted rollout."""
+    """Turns, choices, tools, a stream, repeats, every API, an interruption, a failure and a deleted rollout."""
     folder = tmp_path_factory.mktemp("played")
     with FakeEngine(request.param) as engine, served(settings_for(folder, engine.url)) as proxy:
         one, two, gone = (proxy.rollout(rollout_id=name, group="task", sample=n) for n, name in enumerate("abc"))
@@ -33,8 +33,22 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         engine.script(Fault.cut(3))
         two.post({"messages": messages})
         gone.chat("bye")
+        engine.script(Fault.abort(3))
+        assert two.chat("interrupted", chat_template_kwargs={"enable_thinking": False}).status_code == 200
+        anthropic = {
+            "model": "policy",
+            "max_tokens": 12,
+            "system": "be brief",
+            "messages": [{"role": "user", "content": "hi"}],
+        }
+        assert two.http.post("/messages", json=anthropic).status_code == 200
+        assert two.http.post("/responses", json={"input": "what?", "instructions": "be brief"}).status_code == 200
+        assert two.http.post("/completions", json={"prompt": "once upon", "max_tokens": 9}).status_code == 200
+        billing = "x-anthropic-billing-header: build=1\nbe brief"
+        assert two.post({"messages": [{"role": "system", "content": billing}, *messages]}).status_code == 200
         for client in (one, two, gone):
             client.calls()
+        assert max(len(call["segments"] or ()) for call in two.calls()) == 2
         proxy.control.delete("/rollouts/c")
     return folder / "rollpin.db"
 

@@ -13,8 +13,8 @@ NEUTRAL_FILTERS = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
-    """Sums over tokens, so that drifts of several calls can be added; d is the logprob of now less the recorded one."""
+class Mismatch:
+    """Sums over tokens, so that mismatches of several calls can be added; d is the logprob of now less the recorded one."""
 
     tokens: int = 0
     signed: float = 0.0
@@ -22,8 +22,8 @@ class Drift:
     largest: float = 0.0
     k3_total: float = 0.0
 
-    def plus(self, other: "Drift") -> "Drift":
-        return Drift(
+    def plus(self, other: "Mismatch") -> "Mismatch":
+        return Mismatch(
             self.tokens + other.tokens,
             self.signed + other.signed,
             self.absolute + other.absolute,
@@ -56,7 +56,7 @@ class Rescore:
     logprobs: tuple[float, ...] = ()
     incomparable: tuple[str, ...] = ()
     """Why the recorded logprobs are of another distribution than these."""
-    drift: Drift = Drift()
+    mismatch: Mismatch = Mismatch()
     engine: str | None = None
     weight_version: str | None = None
 
@@ -67,13 +67,13 @@ class Rescore:
         return "not_rescorable" if self.reasons else "rescored"
 
 
-def drift_of(recorded: Sequence[float], now: Sequence[float]) -> Drift:
+def mismatch_of(recorded: Sequence[float], now: Sequence[float]) -> Mismatch:
     """Token by token. k3 is Schulman's estimator of KL(recorded || now), e^d - 1 - d: never negative.
 
     Source: J. Schulman, "Approximating KL divergence" (2020).
     """
     apart = [new - old for old, new in zip(recorded, now, strict=True)]
-    return Drift(
+    return Mismatch(
         tokens=len(apart),
         signed=sum(apart),
         absolute=sum(map(abs, apart)),
@@ -119,13 +119,13 @@ def rescore_document(rescore: Rescore, call: JsonObject, *, with_logprobs: bool)
         "recorded_mode": call["logprobs_mode"],
         "not_comparable": list(rescore.incomparable),
         "tokens": len(rescore.logprobs),
-        **rescore.drift.document(),
+        **rescore.mismatch.document(),
         "weight_version": {"recorded": list(dict.fromkeys(recorded)), "now": rescore.weight_version},
         "engine": rescore.engine,
         "logprobs": list(rescore.logprobs) if with_logprobs and rescore.logprobs else None,
     }
 
 
-def drift_summary(counts: Mapping[str, int], whole: Drift) -> JsonObject:
-    """Results counted, and the drift over all tokens that were compared."""
+def mismatch_summary(counts: Mapping[str, int], whole: Mismatch) -> JsonObject:
+    """Results counted, and the mismatch over all tokens that were compared."""
     return {"calls": sum(counts.values()), **counts, **whole.document()}
