@@ -14,7 +14,7 @@ NEUTRAL_FILTERS = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Sums over tokens, so that mismatches of several calls can be added; d is the logprob of now less the recorded one."""
+    """Sums over tokens, so that those of several calls can be added; d is the logprob of now less the recorded one."""
 
     tokens: int = 0
     signed: float = 0.0

@@ -48,7 +48,7 @@ def test_logprobs_are_told_only_where_they_are_asked_for(proxy: ServedProxy) -> 
     assert rescore(proxy, client.rollout_id)[0][0]["logprobs"] is None
 
 
-def test_another_policy_shows_as_drift(tmp_path: Path) -> None:
+def test_another_policy_shows_as_mismatch(tmp_path: Path) -> None:
     """Words that the present model would hardly say."""
     with FakeEngine("sglang") as engine, served(settings_for(tmp_path, engine.url)) as proxy:
         engine.script(Say("zzz qqq", reasoning=None))
@@ -98,7 +98,7 @@ def test_failed_calls_and_failing_engines_are_told_apart(proxy: ServedProxy, eng
     assert (told["result"], told["reasons"], summary["not_rescorable"]) == ("not_rescorable", ["engine_error"], 1)
 
 
-def test_drift_adds_up_and_k3_is_never_negative() -> None:
+def test_mismatch_adds_up_and_k3_is_never_negative() -> None:
     """k3 is e^d - 1 - d for each token."""
     one, other = mismatch_of([-1.0, -2.0], [-1.5, -1.0]), mismatch_of([-3.0], [-3.0])
     whole = one.plus(other).document()
