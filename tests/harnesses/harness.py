@@ -85,7 +85,9 @@ class Harness:
     agent_marks: frozenset[str] = frozenset()
     """Headers that only its sub-agents send."""
     gives_up: frozenset[Trouble] = frozenset()
-    """After which trouble it ends the task."""
+    """After which trouble it ends the task, with Rollpin or without."""
+    ends_when_told: frozenset[Trouble] = frozenset()
+    """After which trouble it ends the task since Rollpin tells of it, and would go on after a wordless break."""
     goes_on: frozenset[Trouble] = frozenset()
     """After which trouble it keeps half a reply and asks for the rest of it; after any other it asks again."""
     time_limit: Literal["headers", "silence", "none"] = "headers"

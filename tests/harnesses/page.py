@@ -118,7 +118,10 @@ def facts(harness: Harness) -> Iterator[str]:
             "cut in text": "one that broke off in its text",
             "timeout": "its own time limit",
         }
-        yield f"Ends the task after {' or '.join(told[trouble] for trouble in sorted(harness.gives_up))}."
+        reasons = " or ".join(told[trouble] for trouble in sorted(harness.gives_up))
+        yield f"Ends the task, with Rollpin or without, after {reasons}."
+    if harness.ends_when_told:
+        yield "Ends the task where an error is told in mid-stream; a wordless break it takes for the reply's end."
     if harness.time_limit == "silence":
         yield "Its time limit counts between the events of a stream, not before them."
     if harness.wants_outside:

@@ -65,9 +65,11 @@ class Stage:
         assert told.status_code == 200, told.text
         return Performance(run, calls, told.json(), asked)
 
-    def perform_without_rollpin(self, harness: Harness) -> tuple[Run, int]:
-        """Let it do the same straight at the engine; also how many calls that took."""
-        return self._let_loose(harness, READ, Aim(f"{self._engine.url}/v1", "none"), None)
+    def perform_without_rollpin(
+        self, harness: Harness, *, trouble: Fault | None = None, timeout_s: int | None = None
+    ) -> tuple[Run, int]:
+        """Let it do the plain task straight at the engine; also how many calls that took."""
+        return self._let_loose(harness, READ, Aim(f"{self._engine.url}/v1", "none", timeout_s), trouble)
 
     def _let_loose(self, harness: Harness, task: str, aim: Aim, trouble: Fault | None) -> tuple[Run, int]:
         self._count += 1

@@ -28,7 +28,8 @@ MEANINGS: Mapping[Column, str] = {
     "500": "the engine answers 500 to the second call of the task: `once` says that the harness asked again, that the "
     "retry claimed the same draw, and that it counts once",
     "529": "the same with 529",
-    "cut": "the same where the engine's connection breaks while the model thinks",
+    "cut": "the same where the engine's connection breaks while the model thinks; `ends when told` says that the "
+    "harness ends the task because Rollpin tells of the break, and would have taken a wordless one for the reply's end",
     "cut in text": "the same where it breaks in the middle of what the model says; `goes on` says that the harness "
     "kept the half and asked for the rest: the half is no done call, and the rest counts once",
     "timeout": "the same where the engine falls silent for longer than the harness waits",
@@ -61,7 +62,8 @@ def expected_after(harness: Harness, trouble: Trouble) -> str:
     """What it does about an engine in trouble."""
     if trouble == "timeout" and harness.time_limit == "none":
         return "no such setting"
-    return "gives up" if trouble in harness.gives_up else "goes on" if trouble in harness.goes_on else "once"
+    known = {"gives up": harness.gives_up, "ends when told": harness.ends_when_told, "goes on": harness.goes_on}
+    return next((cell for cell, troubles in known.items() if trouble in troubles), "once")
 
 
 def rows(cells: Mapping[str, Cells], headers: Sequence[str] = ("harness", *COLUMNS)) -> list[list[str]]:

@@ -172,7 +172,7 @@ CLINE_CLI = Harness(
     delegate=lambda task: ("spawn_agent", {"systemPrompt": "Look.", "task": task}),
     streams=True,
     asks=frozenset({"tool_choice"}),
-    gives_up=frozenset({"cut", "cut in text"}),
+    ends_when_told=frozenset({"cut", "cut in text"}),
     time_limit="none",
     wants_outside=frozenset({"data.cline.bot:443"}),
 )
