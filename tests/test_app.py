@@ -68,7 +68,7 @@ def test_the_control_plane_may_have_a_port_of_its_own(engine: FakeEngine, tmp_pa
         chat = control.post("/rollouts/r1/v1/chat/completions", json=asked())
 
         assert created["base_url"] == f"{proxy.url}/rollouts/r1/v1"
-        assert hidden == [404] * len(CONTROL_PATHS)
+        assert set(hidden) <= {404, 405}
         assert [control.get(path).status_code for path in CONTROL_PATHS] == [200] * len(CONTROL_PATHS)
         assert chat.status_code == 404
         assert RolloutClient(proxy, created).chat().status_code == 200
@@ -84,7 +84,7 @@ def test_the_control_plane_may_be_a_socket_for_its_owner_alone(engine: FakeEngin
         hidden = [httpx.get(proxy.url + there, headers=BEARER).status_code for there in CONTROL_PATHS]
 
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert hidden == [404] * len(CONTROL_PATHS)
+        assert set(hidden) <= {404, 405}
         assert control.post("/rollouts/r1/v1/chat/completions", json=asked()).status_code == 404
         assert RolloutClient(proxy, created).chat().status_code == 200
         assert [call["state"] for call in control.get("/rollouts/r1/calls").json()["calls"]] == ["done"]

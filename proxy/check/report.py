@@ -94,11 +94,11 @@ async def check_engine(engine: EngineSettings, settings: Settings, upstream: Ups
 
 
 async def answer(check: Check, bench: Bench) -> Line:
-    """One check, made; a fault of the engine in it is what was seen."""
+    """One check, made; a fault of the engine in it is what was seen, and a refusal leaves the question open."""
     try:
         seen = await check.seen_by(bench)
     except EngineFault as fault:
-        seen = Seen("fail", in_words(fault), "look at the engine's log")
+        seen = Seen("skip" if fault.code == "engine_refused" else "fail", in_words(fault), "look at the engine's log")
     return Line(check, seen, seen.remedy or check.remedy(bench.facts.kind))
 
 

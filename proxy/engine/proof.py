@@ -48,13 +48,22 @@ async def prove(lab: Lab) -> Proof | None:
 
 
 async def draw_all(lab: Lab) -> Drawn:
-    """Everything one after another. Raises EngineFault."""
-    whole = await lab.draw(Draw(SEED, top_logprobs=LISTED))
+    """Everything one after another; without alternatives where the server lists fewer. Raises EngineFault."""
+    try:
+        return await _draw_all(lab, LISTED)
+    except EngineFault as fault:
+        if fault.code != "engine_refused":
+            raise
+        return await _draw_all(lab, 0)
+
+
+async def _draw_all(lab: Lab, listed: int) -> Drawn:
+    whole = await lab.draw(Draw(SEED, top_logprobs=listed))
     return Drawn(
         whole=whole,
         streamed=await lab.draw(Draw(SEED, stream=True)),
         other=await lab.draw(Draw(OTHER_SEED)),
-        cool=await lab.draw(Draw(SEED, profile=Profile("probe"), max_tokens=1, top_logprobs=LISTED)),
+        cool=await lab.draw(Draw(SEED, profile=Profile("probe"), max_tokens=1, top_logprobs=listed)),
         taken_up=await take_up(lab, whole),
     )
 

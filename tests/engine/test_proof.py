@@ -97,6 +97,16 @@ async def test_an_engine_that_refuses_a_plain_call_fails_with_its_words(upstream
     assert "refused a plain call" in proof.faults[0]
 
 
+async def test_an_engine_that_lists_no_alternatives_is_probed_without_them(upstream: Upstream) -> None:
+    """vLLM with a small --max-logprobs refuses them; calls do not need them."""
+    with FakeEngine("vllm") as engine:
+        engine.script(Fault.status(400))
+        proof = await prove(await lab(upstream, engine))
+
+    assert proof == Proof(takes_exact_prompts=True, draws_by_position=False, logprobs=None)
+    assert [request.body["top_logprobs"] for request in engine.requests] == [5, 0, 0, 0, 0, 0]
+
+
 async def test_an_engine_that_is_busy_is_asked_another_time(upstream: Upstream) -> None:
     """That says nothing of what it draws."""
     with FakeEngine("vllm") as engine:
