@@ -25,6 +25,7 @@ from proxy.errors import NotFound, ProxyError, StoreDown
 from proxy.log import start_log
 from proxy.replay.samples import watch_samples
 from proxy.settings import Settings
+from proxy.update import watch_pauses
 from proxy.wiring import Wiring, wire
 
 # Leases are renewed this many times within their length, so that one lost renewal is no death.
@@ -104,8 +105,10 @@ async def running_parts(wiring: Wiring) -> AsyncIterator[None]:
         await wiring.pool.look()
         await wiring.pool.prove()
         tasks.append(asyncio.create_task(wiring.pool.watch(), name="watch engines"))
+        await wiring.store.stay_alive(wiring.owner, clock.now() + wiring.settings.timeouts.lease_s, clock.now())
         tasks.append(asyncio.create_task(_keep_leases(wiring), name="keep leases"))
         tasks.append(asyncio.create_task(watch_samples(wiring), name="replay and rescore samples"))
+        tasks.append(asyncio.create_task(watch_pauses(wiring), name="watch pauses"))
         yield
     finally:
         timeouts = wiring.settings.timeouts
@@ -114,6 +117,8 @@ async def running_parts(wiring: Wiring) -> AsyncIterator[None]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await wiring.upstream.aclose()
+        with contextlib.suppress(StoreDown):
+            await wiring.store.leave(wiring.owner)
         await wiring.store.close()
         if wiring.cassette:
             await wiring.cassette.close()
@@ -126,6 +131,7 @@ async def _keep_leases(wiring: Wiring) -> None:
         await asyncio.sleep(lease_s / RENEWALS_PER_LEASE)
         now = clock.now()
         try:
+            await wiring.store.stay_alive(wiring.owner, now + lease_s, now)
             await wiring.store.renew(wiring.turns.call_ids(), now + lease_s)
             dead = await wiring.store.sweep(now)
             expired = await wiring.store.expire_rollouts(now)

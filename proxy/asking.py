@@ -9,12 +9,13 @@ from dataclasses import replace
 
 from proxy import clock
 from proxy.echo import client_message, tool_call_id
+from proxy.engine.controls import trusts_salt
 from proxy.engine.dialect import Dialect
 from proxy.engine.fold import MessageFold, ReplyFold
 from proxy.engine.parts import NOT_GONE_ON, Part, cut, drawn_so_far, join, segments_of
 from proxy.engine.seam import SeamShows, continued, rest_events
 from proxy.engine.whole import may_be_end, read_whole
-from proxy.model import Completion, Failure, JsonObject, Outcome, Plan, Segment
+from proxy.model import Completion, Failure, JsonObject, Outcome, Plan, Segment, Weights
 from proxy.request.resume import is_position_keyed, rest_of, resume_obstacle
 from proxy.request.seed import SeedRule
 from proxy.running import Running
@@ -34,7 +35,7 @@ class Asking:
         self._wiring = wiring
         self._started = clock.ticks()
         self._parts: list[Part] = []
-        self._growing: tuple[Plan, ReplyFold] | None = None
+        self._growing: tuple[Plan, ReplyFold, Weights] | None = None
         self._held: list[JsonObject] = []
         self._interruptions = 0
         self.first_event_s: float | None = None
@@ -62,8 +63,8 @@ class Asking:
     def _all_parts(self) -> tuple[Part, ...]:
         if self._growing is None:
             return tuple(self._parts)
-        plan, fold = self._growing
-        return (*self._parts, Part(plan, fold.partial()))
+        plan, fold, before = self._growing
+        return (*self._parts, self._part(plan, fold.partial(), before, self._wiring.weights.of(plan.engine)))
 
     def _next_plan(self) -> Plan:
         """The plan as it is, or for the rest of its reply."""
@@ -80,10 +81,18 @@ class Asking:
         return rule.mint(seed.occurrence, segment)
 
     async def _ask(self, plan: Plan) -> Part:
-        """One exchange; its events are shown as they come, unless an earlier part has been."""
+        """One exchange, once the engines are not paused; its events are shown unless an earlier part has been."""
+        async with self._wiring.pauses.passage():
+            return await self._exchange(plan)
+
+    async def _exchange(self, plan: Plan) -> Part:
+        weights = self._wiring.weights
+        if weights.of(plan.engine).version is None:
+            await weights.look(plan.engine)
+        before, request = weights.of(plan.engine), weights.salted(plan.engine, self._dialect.encode(plan))
         fold, self._held = self._fold(plan), []
-        self._growing = plan, fold
-        async with self._wiring.upstream.ask(plan.engine, self._dialect.encode(plan), plan.call_id) as events:
+        self._growing = plan, fold, before
+        async with self._wiring.upstream.ask(plan.engine, request, plan.call_id) as events:
             async for event in events:
                 self.first_event_s = self.first_event_s or clock.ticks() - self._started
                 said = fold.feed(event)
@@ -92,9 +101,15 @@ class Asking:
                 elif not self._parts and not (self._interruptions and _says_nothing(said)):
                     self._running.publish(plan.seed.choice, said)
             self.is_disturbed |= events.is_disturbed
-        part = Part(plan, fold.finish())
+        completion = fold.finish()
+        # Where the reply itself tells who drew it, and tells nothing new, nothing needs to be asked.
+        is_told = {span["version"] for span in completion.weight_versions} == {before.version}
+        after = weights.of(plan.engine) if is_told else await weights.look(plan.engine)
         self._growing = None
-        return part
+        return self._part(plan, completion, before, after)
+
+    def _part(self, plan: Plan, completion: Completion, before: Weights, after: Weights) -> Part:
+        return Part(plan, completion, before, after, is_cache_apart=trusts_salt(plan.engine.facts))
 
     def _fold(self, plan: Plan) -> ReplyFold:
         return ReplyFold(plan, self._dialect.read_tokens, self._wiring.settings.reasoning_field)
@@ -126,7 +141,7 @@ class Asking:
         for event in self._held:
             for choice in event.get("choices") or ():
                 choice["finish_reason"] = choice.get("finish_reason") and BY_LENGTH
-        return Part(part.plan, replace(part.completion, finish_reason=BY_LENGTH))
+        return replace(part, completion=replace(part.completion, finish_reason=BY_LENGTH))
 
     async def _unreadable(self) -> str | None:
         """Why the message could not be read off all ids at the end; tried on what the engine itself has just read."""
@@ -155,7 +170,7 @@ class Asking:
         part = self._parts.pop()
         kept = len(part.completion.tokens.completion_ids) - 1
         if kept:
-            self._parts.append(Part(part.plan, cut(part.completion, kept)))
+            self._parts.append(replace(part, completion=cut(part.completion, kept)))
 
     async def _settle(self, part: Part) -> Outcome:
         """The reply has ended: judge it, and hold what shows its end."""

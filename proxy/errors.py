@@ -13,6 +13,7 @@ ProxyError                     status  code
 ├── Busy                       429     too_many_calls
 ├── LimitReached               429     rollout_limit
 ├── EngineFault                4xx-5xx engine_… (kind of the failure that is recorded with the call)
+├── EngineNotControllable      502     engine_not_controllable
 ├── EngineUnready              503     engine_unready
 ├── ProfileRefused             503     profile_refused
 └── StoreDown                  503     store_unavailable (StoreInUse and StoreUnreadable at the start: record/faults.py)
@@ -166,6 +167,17 @@ class EngineFault(ProxyError):
     @property
     def may_retry(self) -> bool:
         return self._may_retry
+
+
+class EngineNotControllable(ProxyError):
+    """An engine does not obey a trainer's order: it refuses, or has no such endpoint."""
+
+    status = 502
+    code = "engine_not_controllable"
+
+    @property
+    def may_retry(self) -> bool:
+        return False
 
 
 class EngineUnready(ProxyError):

@@ -191,6 +191,7 @@ class TimeoutSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    pause_wait_s: float = Field(900, gt=0, description="Calls wait this long while a trainer has paused the engines.")
     connect_s: float = Field(10, gt=0, description="Connecting to an engine.")
     silence_s: float = Field(900, gt=0, description="Silence from an engine: before its first byte and between two.")
     call_s: float = Field(3600, gt=0, description="One call in all.")

@@ -53,6 +53,7 @@ async def serve_turn(ask: Ask, wiring: Wiring) -> Served:
 
     Raises ProxyError where it may not happen; then nothing was recorded and no engine was asked.
     """
+    wiring.pauses.check()
     with wiring.turns.admission(ask.identity.rollout_id, ask.choices) as admission:
         decision = await decide(ask, wiring)
         drawn = await draw(decision, wiring)
@@ -191,7 +192,7 @@ def call_of(exchanged: Exchanged, started: float) -> Call:
     plan, outcome = exchanged.plan, exchanged.outcome
     timing = Timing(plan.started_at, exchanged.first_event_s, clock.ticks() - started)
     plan = replace(plan, prefix=prove(plan.prefix, outcome))
-    replayable = judge_replay(plan, outcome, is_disturbed=exchanged.is_disturbed)
+    replayable = judge_replay(plan, outcome, exchanged.segments, is_disturbed=exchanged.is_disturbed)
     return Call(plan, outcome, exchanged.segments, timing, replayable)
 
 

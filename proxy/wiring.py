@@ -14,12 +14,14 @@ from proxy.engine.pool import Pool
 from proxy.engine.upstream import Upstream
 from proxy.keys import Keys, load_keys
 from proxy.model import CallId, Finding
+from proxy.pauses import Pauses
 from proxy.profiles import Profiles
 from proxy.record.sqlite import SqliteStore, open_reading
 from proxy.record.store import Store
 from proxy.request.templates import Templates
 from proxy.running import Turns
 from proxy.settings import Settings
+from proxy.weights import WeightWatch
 
 # Sampled calls that may wait; beyond it they are left out.
 MOST_SAMPLES = 256
@@ -44,6 +46,8 @@ class Wiring:
     """Id of this process: reservations carry it."""
     data_port: int
     """The port that harnesses reach, known once it is bound."""
+    pauses: Pauses
+    weights: WeightWatch
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the proxy takes no more requests: replies that would never end by themselves end now."""
     aside: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
@@ -84,6 +88,10 @@ async def wire(settings: Settings) -> Wiring:
         reply_bytes=limits.reply_bytes,
         gates=gates,
     )
+    pauses, weights = Pauses(timeouts.pause_wait_s), WeightWatch(store, upstream, await store.keep(*salt_root()))
+    await weights.load()
+    if pause := await store.pause():
+        pauses.begin(pause)
     pool = await shelve(cassette, upstream) or Pool(
         settings.engines,
         upstream,
@@ -103,6 +111,8 @@ async def wire(settings: Settings) -> Wiring:
         run_seed=await settle_run_seed(settings, store),
         owner=owner,
         data_port=settings.port,
+        pauses=pauses,
+        weights=weights,
         aside=asyncio.Semaphore(settings.replays_at_once),
         cassette=cassette,
     )
@@ -123,6 +133,11 @@ async def shelve(cassette: Tape | None, upstream: Upstream) -> Pool | None:
     if recorded is None:
         raise ValueError(f"cassette: no call of run {cassette.run!r} came to an end")
     return Shelf(recorded, upstream)
+
+
+def salt_root() -> tuple[str, str]:
+    """What sets the cache salts of this store apart from those of every other; under its name in the store."""
+    return "salt_root", clock.new_token("salt")
 
 
 async def settle_run_seed(settings: Settings, store: Store) -> int:

@@ -76,6 +76,7 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("limits.tokens-per-rollout", "0", ("limits.tokens_per_rollout:",)),
     ("limits.rollout-ttl-s", "0", ("limits.rollout_ttl_s:",)),
     ("limits.rollout-ttl-s", "1e12", ("limits.rollout_ttl_s:",)),
+    ("timeouts.pause-wait-s", "0", ("timeouts.pause_wait_s:",)),
     ("timeouts.connect-s", "0", ("timeouts.connect_s:",)),
     ("timeouts.silence-s", "0", ("timeouts.silence_s:",)),
     ("timeouts.call-s", "inf", ("timeouts.call_s:", "finite")),

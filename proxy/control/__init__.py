@@ -5,13 +5,13 @@ The routes read `app.state.wiring`, so that one router serves on the main port, 
 
 from fastapi import APIRouter
 
-from proxy.control import engines, groups, ops, profiles, reads, replays, rollouts, trajectories, why
+from proxy.control import engines, groups, ops, profiles, reads, replays, rollouts, trajectories, weights, why
 
 
 def control_routes() -> APIRouter:
     """All routes of the control plane."""
     router = APIRouter()
-    for part in (rollouts, groups, profiles, reads, trajectories, why, replays, engines, ops):
+    for part in (rollouts, groups, profiles, reads, trajectories, why, replays, engines, weights, ops):
         router.include_router(part.router)
     router.include_router(probe_routes())
     return router

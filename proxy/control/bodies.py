@@ -39,11 +39,13 @@ Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_print
 Index = Annotated[int, Field(ge=0, le=LARGEST_INT32)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A body in which nothing unknown stands, and nothing is bent to fit."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class _Opening(_Strict):
+class _Opening(Strict):
     """What rollouts and groups have in common."""
 
     run: Name = "default"

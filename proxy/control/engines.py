@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends
 
 from proxy.control.auth import ADMIN
 from proxy.control.edge import ControlRoute, Wired, body_of
+from proxy.control.weights import pause_document, weights_document
 from proxy.engine.pool import Engine
 from proxy.model import JsonObject
 from proxy.settings import EngineSettings
@@ -23,7 +24,11 @@ log = structlog.get_logger()
 @router.get("/engines")
 async def list_engines(wiring: Wired) -> JsonObject:
     """Every engine: what it said of itself, what is wrong with it, and which profiles it cannot honour."""
-    return {"engines": [engine_document(wiring, engine) for engine in wiring.pool.engines]}
+    in_force = wiring.pauses.in_force
+    return {
+        "engines": [engine_document(wiring, engine) for engine in wiring.pool.engines],
+        "pause": pause_document(in_force) if in_force else None,
+    }
 
 
 @router.post("/engines", status_code=201)
@@ -94,5 +99,6 @@ def engine_document(wiring: Wiring, engine: Engine) -> JsonObject:
         "takes_exact_prompts": facts and facts.takes_exact_prompts,
         "fingerprint": facts and facts.fingerprint,
         "probe": facts and facts.proof and asdict(facts.proof),
+        "weights": weights_document(wiring.weights.at(engine.url)),
         "findings": findings,
     }

@@ -3,10 +3,11 @@
 Sources: facts seen on vLLM 0.32.0 and SGLang 0.5.23; docs/engines.md tells each with its remedy.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from proxy.model import Ask, Completion, EngineFacts, Failure, Finding, Outcome, Plan, Profile, Replayable
+from proxy.engine.parts import VERSION_NOT_TOLD, WEIGHTS_CHANGED
+from proxy.model import Ask, Completion, EngineFacts, Failure, Finding, Outcome, Plan, Profile, Replayable, Segment
 
 # vLLM raises any temperature above 0 and below this to it (vllm/sampling_params.py, _MAX_TEMP).
 VLLM_LEAST_TEMPERATURE = 0.01
@@ -134,11 +135,14 @@ def reshapes(profile: Profile) -> bool:
     )
 
 
-def judge_replay(plan: Plan, outcome: Outcome, *, is_disturbed: bool = False) -> Replayable:
+def judge_replay(
+    plan: Plan, outcome: Outcome, segments: Sequence[Segment] = (), *, is_disturbed: bool = False
+) -> Replayable:
     """Whether this call's tokens can be drawn again; never `yes` without a guarantee and a passed probe."""
     if isinstance(outcome, Failure):
         return Replayable("no", (outcome.kind,))
-    against = (*_against_replay(plan, outcome), *(("class_disturbed",) if is_disturbed else ()))
+    disturbed = ("class_disturbed",) if is_disturbed else ()
+    against = tuple(dict.fromkeys((*_against_replay(plan, outcome), *_weights_against(segments), *disturbed)))
     if against:
         return Replayable("no", against)
     unproven = tuple(_unproven(plan.engine.facts))
@@ -158,8 +162,6 @@ def _against_replay(plan: Plan, completion: Completion) -> Iterator[str]:
     yield from completion.capture_gaps
     if not plan.engine.facts.honours_seeds:
         yield "engine_ignores_seeds"
-    if len({span.get("version") for span in completion.weight_versions}) > 1:
-        yield "weights_changed_in_mid_reply"
 
 
 def tells_candidates(ask: Ask, facts: EngineFacts) -> bool:
@@ -169,3 +171,12 @@ def tells_candidates(ask: Ask, facts: EngineFacts) -> bool:
     """
     is_keyed = facts.kind == "sglang" and bool(facts.deterministic)
     return is_keyed and not ask.stream and ask.api != "completions"
+
+
+def _weights_against(segments: Sequence[Segment]) -> Iterator[str]:
+    """What the weights of a reply's segments say against drawing it again: there is no going back to a mixture."""
+    if len({segment.weight_version for segment in segments}) > 1:
+        yield WEIGHTS_CHANGED
+    if any(segment.kv_version is not None for segment in segments):
+        yield "kv_of_other_weights"
+    yield from (note for segment in segments for note in segment.notes if note != VERSION_NOT_TOLD)

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from typing import Any, Literal
 
+from proxy.engine.controls import reported_version
 from proxy.engine.dialect import CHAT_PATH
 from proxy.engine.fingerprint import BATTERY, fingerprint
 from proxy.engine.nemo_rl import PREFIX_FIELD
@@ -79,6 +80,7 @@ class Probe:
         version = await self._get("/version")
         # Only in vLLM's development mode; elsewhere the logprob mode stays unknown.
         info = await self._get("/server_info")
+        weights = await self._get("/weight_info")
         mode = re.search(r"logprobs_mode[=:]\s*'?\"?(\w+)", str(info.body)) if info.status == 200 else None
         return EngineFacts(
             kind="vllm",
@@ -87,7 +89,9 @@ class Probe:
             context_length=_number(model.get("max_model_len")),
             vocabulary=None,
             deterministic=_batch_invariant(info),
-            details={"root": model.get("root")} | ({"logprobs_mode": mode.group(1)} if mode else {}),
+            details={"root": model.get("root")}
+            | ({"logprobs_mode": mode.group(1)} if mode else {})
+            | ({"weight_version": version_told} if (version_told := reported_version(weights)) is not None else {}),
         )
 
     async def _sglang_facts(self, model: JsonObject) -> EngineFacts:

@@ -78,16 +78,23 @@ class Upstream:
         await self._client.aclose()
 
     async def question(
-        self, url: str, path: str, body: JsonObject | None = None, *, api_key: str | None = None
+        self,
+        url: str,
+        path: str,
+        body: JsonObject | None = None,
+        *,
+        api_key: str | None = None,
+        patience_s: float | None = None,
     ) -> Answer:
-        """GET, or POST where there is a body; raises EngineFault only when no answer came."""
+        """GET, or POST where there is a body; raises EngineFault only when no answer came within the patience."""
+        patience = self._probe_timeout if patience_s is None else httpx.Timeout(patience_s)
         try:
             response = await self._client.request(
                 "POST" if body is not None else "GET",
                 url + path,
                 content=_encode(body) if body is not None else None,
                 headers=_headers(api_key),
-                timeout=self._probe_timeout,
+                timeout=patience,
             )
         except WIRE_ERRORS as error:
             raise _unreached(error) from error

@@ -20,14 +20,16 @@ from proxy.model import (
     GroupFlag,
     JsonObject,
     ParentSearch,
+    Pause,
     Reservation,
     Reserved,
     Rollout,
     RolloutId,
     RolloutState,
     SampledTurn,
+    Weights,
 )
-from proxy.record import call_rows, delivery_rows, kept_rows, rollout_rows
+from proxy.record import call_rows, delivery_rows, kept_rows, rollout_rows, weight_rows
 from proxy.record.collapse import read_flags
 from proxy.record.connection import connect_reading, connect_writing, create_private
 from proxy.record.documents import read_call, read_calls, read_request
@@ -93,6 +95,15 @@ class SqliteReading:
 
     async def group_flags(self, run: str, group: str) -> tuple[GroupFlag, ...]:
         return await self._reader.read(lambda db: read_flags(db, run, group))
+
+    async def pause(self) -> Pause | None:
+        return await self._reader.read(weight_rows.read_pause)
+
+    async def silent(self, pause_id: str, now: float) -> tuple[str, ...]:
+        return await self._reader.read(lambda db: weight_rows.read_silent(db, pause_id, now))
+
+    async def weights(self) -> tuple[Weights, ...]:
+        return await self._reader.read(weight_rows.read_weights)
 
     async def stored_profiles(self) -> tuple[StoredProfile, ...]:
         return await self._reader.read(kept_rows.read_profiles)
@@ -181,6 +192,26 @@ class SqliteStore(SqliteReading):
 
     async def deliver(self, delivery: Delivery) -> None:
         await self._writer.write(lambda db: delivery_rows.end_delivery(db, delivery), durable=False)
+
+    async def begin_pause(self, asked: Pause) -> Pause:
+        return await self._writer.write(lambda db: weight_rows.begin_pause(db, asked), durable=True)
+
+    async def end_pause(self, at: float) -> None:
+        await self._writer.write(lambda db: weight_rows.end_pause(db, at), durable=True)
+
+    async def stay_alive(self, owner: str, until: float, now: float) -> None:
+        await self._writer.write(lambda db: weight_rows.stay_alive(db, owner, until, now), durable=False)
+
+    async def leave(self, owner: str) -> None:
+        await self._writer.write(lambda db: weight_rows.leave(db, owner), durable=False)
+
+    async def acknowledge(self, owner: str, pause_id: str) -> None:
+        await self._writer.write(lambda db: weight_rows.acknowledge(db, owner, pause_id), durable=True)
+
+    async def change_weights(self, seen: Weights, at: float, *, only_if_new: bool = False) -> Weights:
+        return await self._writer.write(
+            lambda db: weight_rows.change_weights(db, seen, at, only_if_new=only_if_new), durable=True
+        )
 
     async def put_profile(self, stored: StoredProfile) -> None:
         await self._writer.write(lambda db: kept_rows.put_profile(db, stored), durable=True)

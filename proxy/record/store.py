@@ -17,6 +17,7 @@ from proxy.model import (
     GroupFlag,
     JsonObject,
     ParentSearch,
+    Pause,
     Profile,
     Reservation,
     Reserved,
@@ -24,6 +25,7 @@ from proxy.model import (
     RolloutId,
     RolloutState,
     SampledTurn,
+    Weights,
 )
 
 Item = TypeVar("Item")
@@ -188,6 +190,38 @@ class Store(Protocol):
 
     async def calls(self, rollout_id: RolloutId, cursor: str | None, limit: int) -> Page[JsonObject]:
         """A rollout's calls as `rollpin.call/1` documents, in order of reservation; reserved ones included."""
+
+    # pauses and weights
+
+    async def pause(self) -> Pause | None:
+        """The pause in force."""
+
+    async def begin_pause(self, asked: Pause) -> Pause:
+        """Put a pause into force, or renew the lease of the one that is. Raises Conflict where modes differ."""
+
+    async def end_pause(self, at: float) -> None:
+        """Take the pause out of force, if there is one."""
+
+    async def stay_alive(self, owner: str, until: float, now: float) -> None:
+        """A replica's sign of life: until then pauses wait for its acknowledgement."""
+
+    async def leave(self, owner: str) -> None:
+        """A replica ends in an orderly way."""
+
+    async def acknowledge(self, owner: str, pause_id: str) -> None:
+        """A replica sends no more calls to engines."""
+
+    async def silent(self, pause_id: str, now: float) -> tuple[str, ...]:
+        """Live replicas that have not acknowledged the pause."""
+
+    async def weights(self) -> tuple[Weights, ...]:
+        """What is known of each engine's weights."""
+
+    async def change_weights(self, seen: Weights, at: float, *, only_if_new: bool = False) -> Weights:
+        """Note new weights of an engine under its next epoch, which is returned with them.
+
+        With `only_if_new` nothing changes where the version is the one that is on record.
+        """
 
     # profiles
 

@@ -65,7 +65,8 @@ async def draw(take: Take, again: Again, wiring: Wiring) -> tuple[Plan, Completi
     plan = remake(again.call, take, again.rollout, again.engine)
     dialect = DIALECTS[again.engine.facts.kind]
     fold = ReplyFold(plan, dialect.read_tokens, wiring.settings.reasoning_field)
-    async with wiring.upstream.ask(plan.engine, dialect.encode(plan), plan.call_id) as events:
+    request = wiring.weights.salted(plan.engine, dialect.encode(plan))
+    async with wiring.upstream.ask(plan.engine, request, plan.call_id) as events:
         async for event in events:
             fold.feed(event)
         disturbed = ("class_disturbed",) if events.is_disturbed else ()

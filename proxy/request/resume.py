@@ -24,7 +24,7 @@ def resume_obstacle(plan: Plan, partial: Completion) -> str | None:
 def _obstacles(plan: Plan, partial: Completion) -> Iterator[str]:
     if partial.capture_gaps:
         yield "ids_incomplete"
-    if plan.engine.facts.takes_exact_prompts is False:
+    if plan.engine.facts.takes_exact_prompts is False or plan.engine.facts.kind == "nemo_rl":
         yield "exact_prompts_not_taken"
     if any(plan.sampling.effective.get(name, neutral) != neutral for name, neutral in NEUTRAL_PENALTIES.items()):
         yield "penalties"

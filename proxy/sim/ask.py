@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from starlette.routing import Route
 
@@ -15,6 +15,7 @@ from proxy.sim.shaping import Manner, Sampling
 from proxy.sim.template import Json
 from proxy.sim.tokens import encode
 
+PauseMode = Literal["abort", "retract", "in_place", "wait", "keep"]
 Spans = tuple[tuple[str, int, int], ...]
 """Which weight version made which tokens: version, start, end."""
 SEED_LOW, SEED_HIGH = -(2**63), 2**63 - 1
@@ -54,7 +55,9 @@ class Setup:
     scale_out: bool = True
     """vLLM's endpoints that render and derender are there."""
     weight_version: str = "default"
-    """The trainer's label for the weights; it alone changes while the engine runs."""
+    """The trainer's label for the weights."""
+    weights: str = ""
+    """The weights themselves: where they were loaded from. They and their label change while the engine runs."""
     scenario: Scenario | None = None
     """The agent that speaks; None for the toy model's own words."""
 
@@ -169,13 +172,26 @@ class EngineView(Protocol):
     """What the other endpoints may look at and do."""
 
     setup: Setup
-    is_paused: bool
+    pause: PauseMode | None
     scored: deque[Json]
     """The newest questions for logprobs of given ids."""
 
     @property
     def running(self) -> int:
         """How many calls are being answered."""
+        ...
+
+    @property
+    def busy(self) -> int:
+        """How many calls have begun to draw and are not over."""
+        ...
+
+    def flush(self) -> None:
+        """Empty the prefix cache."""
+        ...
+
+    def load_weights(self, weights: str) -> None:
+        """Take other weights; their label stays."""
         ...
 
     def abort(self, start_of_id: str) -> None:

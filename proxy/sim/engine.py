@@ -14,7 +14,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from proxy.sim.ask import Ask, Dialect, EngineDeath, Refusal, Setup
+from proxy.sim.ask import Ask, Dialect, EngineDeath, PauseMode, Refusal, Setup
+from proxy.sim.cache import PrefixCache
 from proxy.sim.exchange import Exchange
 from proxy.sim.mark import Marked
 from proxy.sim.script import Fault, Item, item_from_json
@@ -61,7 +62,8 @@ class Engine:
         self.requests: list[Received] = []
         self.refused: list[Received] = []
         self.aborted = self.served = 0
-        self.is_paused = False
+        self.pause: PauseMode | None = None
+        self.cache = PrefixCache()
         self.scored: deque[Json] = deque(maxlen=SCORED_KEPT)
         self.on_cut: Callable[[Any], None] = lambda _: None
         self.on_death: Callable[[], None] = lambda: None
@@ -82,6 +84,11 @@ class Engine:
     def draws_by_rank(self) -> bool:
         """Whether a call that filters has joined the batch since it was last empty, on an engine where that tells."""
         return self._is_ranked and self.kind == "sglang" and self.setup.deterministic
+
+    @property
+    def busy(self) -> int:
+        """How many calls have begun to draw and are not over."""
+        return sum(exchange.has_begun for exchange in self._calls)
 
     def script(self, *items: Item) -> None:
         """What happens to the next generation requests, one item each."""
@@ -126,6 +133,14 @@ class Engine:
     def label_weights(self, version: str) -> None:
         """Change the weights' label."""
         self.setup = replace(self.setup, weight_version=version)
+
+    def load_weights(self, weights: str) -> None:
+        """Take other weights; their label stays."""
+        self.setup = replace(self.setup, weights=weights)
+
+    def flush(self) -> None:
+        """Empty the prefix cache."""
+        self.cache.flush()
 
     def app(self) -> ASGIApp:
         """The HTTP application."""

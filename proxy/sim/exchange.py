@@ -11,7 +11,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from proxy import clock
-from proxy.sim.ask import Ask, Dialect, Event, Setup, Spans
+from proxy.sim.ask import Ask, Dialect, Event, PauseMode, Setup, Spans
+from proxy.sim.cache import PrefixCache, mixture
 from proxy.sim.draw import Completion, Noise, draw
 from proxy.sim.flaws import spoil
 from proxy.sim.script import Fault, FaultKind, Item, Say
@@ -37,7 +38,8 @@ class Host(Protocol):
 
     setup: Setup
     dialect: Dialect
-    is_paused: bool
+    pause: PauseMode | None
+    cache: PrefixCache
 
     @property
     def draws_by_rank(self) -> bool:
@@ -69,8 +71,16 @@ class Exchange(Response):
         self._stirred = asyncio.Event()
         self._is_gone = self._is_aborted = False
         self._told = 0
+        self._is_redrawn = False
         self._completions: tuple[Completion, ...] = ()
         self._versions: list[tuple[str, int]] = []
+        self._weights, self._speaks = "", ""
+        """The weights at the last look, and those that speak: a mixture where old ones computed the cache."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has drawn."""
+        return bool(self._completions)
 
     def abort(self) -> None:
         """End it with what has been told so far."""
@@ -127,11 +137,18 @@ class Exchange(Response):
         await self._unpaused()
 
     async def _unpaused(self) -> None:
-        while self._host.is_paused and not self._is_aborted:
+        """Wait while the engine is paused, and note what changed; draining lets go on what has begun."""
+        kept = True
+        while (mode := self._host.pause) and not self._is_aborted and not (mode == "wait" and self.has_begun):
+            kept = mode == "in_place"
             await self._rest(HELD_POLL_S)
-        version = self._host.setup.weight_version
+        version, weights = self._host.setup.weight_version, self._host.setup.weights
         if not self._versions or self._versions[-1][0] != version:
             self._versions.append((version, self._told))
+        if self.has_begun and weights != self._weights:
+            self._speaks = mixture(self._speaks, weights) if kept else weights
+            self._weights, self._is_redrawn = weights, True
+            self._completions = tuple(self._redraw(choice, one) for choice, one in enumerate(self._completions))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         fault, dialect = self._fault, self._host.dialect
@@ -143,20 +160,40 @@ class Exchange(Response):
             await _refusal(fault, dialect)(scope, receive, send)
             return
         await self._unpaused()
+        self._weights = self._host.setup.weights
+        self._speaks = self._host.cache.met(self.ask, self._weights)
         # On a thread: a long reply must not hold up the others.
         self._completions = await asyncio.to_thread(lambda: tuple(map(self._draw, range(self.ask.n))))
         await (self._stream(send) if self.ask.stream else self._whole(send))
+        for completion in self._completions:
+            self._host.cache.keep(self.ask, completion.ids, self._speaks)
 
     def _draw(self, choice: int) -> Completion:
-        ask, fault, dialect = self.ask, self._fault, self._host.dialect
-        seed = dialect.seed(ask, self._host.setup, choice)
-        sampling = replace(ask.sampling, in_ranks=self._host.draws_by_rank)
-        raw = self._host.setup.raw_logprobs
-        manner = dialect.manner if raw is None else replace(dialect.manner, raw_logprobs=raw)
-        noise = Noise(clock.new_run_seed() if seed is None else seed, sampling, manner)
-        voice = voice_for(ask, self._say, self._host.setup)
-        drawn = draw(ask.prompt, noise, ask.limits, voice, top=ask.logprobs or 0)
+        fault, drawn = self._fault, self._drawn_from(self.ask, choice)
         return drawn.cut(fault.after, "abort") if fault and fault.kind == "abort" else drawn
+
+    def _drawn_from(self, ask: Ask, choice: int) -> Completion:
+        seed = self._host.dialect.seed(ask, self._host.setup, choice)
+        sampling = replace(ask.sampling, in_ranks=self._host.draws_by_rank)
+        manner, raw = self._host.dialect.manner, self._host.setup.raw_logprobs
+        manner = manner if raw is None else replace(manner, raw_logprobs=raw)
+        noise = Noise(clock.new_run_seed() if seed is None else seed, sampling, manner)
+        voice = voice_for(ask, self._say, self._host.setup, self._speaks)
+        return draw(ask.prompt, noise, ask.limits, voice, top=ask.logprobs or 0)
+
+    def _redraw(self, choice: int, before: Completion) -> Completion:
+        """What has been told of a choice, and the rest under other weights; vLLM's noise is not gone on with."""
+        told = self._told
+        if len(before.ids) <= told:
+            return before
+        limits = replace(self.ask.limits, max_tokens=self.ask.limits.max_tokens - told, min_tokens=0)
+        rest = self._drawn_from(replace(self.ask, prompt=self.ask.prompt + before.ids[:told], limits=limits), choice)
+        return replace(
+            rest,
+            ids=before.ids[:told] + rest.ids,
+            logprobs=before.logprobs[:told] + rest.logprobs,
+            tops=before.tops[:told] + rest.tops,
+        )
 
     def _cut_short(self) -> None:
         """Keep what has been told of each choice, and call it aborted."""
@@ -164,7 +201,8 @@ class Exchange(Response):
         self._completions = tuple(c.cut(told, "abort") if len(c.ids) > told else c for c in self._completions)
 
     async def _whole(self, send: Send) -> None:
-        for told in range(max(len(c.ids) for c in self._completions)):
+        told = -1
+        while (told := told + 1) < max(len(c.ids) for c in self._completions):
             self._told = told
             await self._work(1)
             if self._is_aborted:
@@ -202,6 +240,8 @@ class Exchange(Response):
                 self._cut_short()
                 events, is_cut = self._events(), True
                 continue
+            if self._is_redrawn:
+                events, self._is_redrawn = self._events(), False
             frame = _frame(events[sent])
             if self._has("half_json") and sent == _last_with_choices(events):
                 await send(_piece(frame[: len(frame) // 2], more=False))

@@ -9,10 +9,13 @@ from proxy.sim.script import Say
 from proxy.sim.voices import Chatter, Dictation, Recital, Voice, fold
 
 
-def voice_for(ask: Ask, say: Say | None, setup: Setup) -> Voice:
-    """The voice of one choice, brought to where the prompt leaves it in the middle of a turn."""
+def voice_for(ask: Ask, say: Say | None, setup: Setup, weights: str = "") -> Voice:
+    """The voice of one choice, brought to where the prompt leaves it in the middle of a turn.
+
+    `weights` names those that speak, or a mixture of those that computed the cache and those that go on.
+    """
     prompt, start = ask.prompt, turn_start(ask.prompt)
-    context = fold(prompt[:start], fold(setup.model.encode()))
+    context = fold(prompt[:start], fold((setup.model + weights).encode()))
     if say is not None:
         return Dictation(context, _unsaid(say, ask, start), say.finish or "stop")
     thinks = ask.parsing.thinking and prompt[start - len(EMPTY_THOUGHT) : start] != EMPTY_THOUGHT

@@ -299,6 +299,10 @@ REASONS: tuple[Reason, ...] = (
             "the parts of an interrupted reply do not make one message",
             "none: the harness may ask again; update weights between replies where it happens often",
         ),
+        engines_paused=(
+            "a trainer had paused the engines, and they were not resumed in time",
+            "resume within the lease of `POST /pause`, or renew it; see `timeouts.pause_wait_s`",
+        ),
         reply_too_large=("the reply is over `limits.reply_bytes`", "raise the limit, or cap the reply's length"),
         missing_ids=(
             "the reply's ids, logprobs and counts do not agree, and `missing_ids` is `fail`",

@@ -6,7 +6,19 @@ from dataclasses import replace
 import pytest
 
 from proxy.errors import BadAsk, Conflict, LimitReached, NotFound, RolloutClosed, SeedCollision
-from proxy.model import JsonObject, Outcome, Parent, Plan, Prefix, Profile, Rollout, RolloutId, VolatileLine
+from proxy.model import (
+    JsonObject,
+    Outcome,
+    Parent,
+    Pause,
+    Plan,
+    Prefix,
+    Profile,
+    Rollout,
+    RolloutId,
+    VolatileLine,
+    Weights,
+)
 from proxy.record.store import PrefixCounts, RolloutCounts, RolloutFilter, Store, StoredProfile
 from tests import make
 
@@ -651,3 +663,59 @@ class TestKeeping:
         """Twice, since the first one creates what the second one changes."""
         await store.ping()
         await store.ping()
+
+
+class TestPauses:
+    PAUSE = Pause("pa_1", "retract", make.STARTED_AT, LATER)
+
+    async def test_a_pause_is_in_force_until_it_is_ended(self, store: Store) -> None:
+        """Whatever its lease says."""
+        assert await store.pause() is None
+        assert await store.begin_pause(self.PAUSE) == self.PAUSE
+        assert await store.pause() == self.PAUSE
+        await store.end_pause(LATER)
+        await store.end_pause(LATER)
+
+        assert await store.pause() is None
+
+    async def test_a_second_pause_renews_the_lease_of_the_first(self, store: Store) -> None:
+        """One of another mode is refused, and changes nothing."""
+        await store.begin_pause(self.PAUSE)
+        renewed = await store.begin_pause(replace(self.PAUSE, pause_id="pa_2", asked_at=LATER, lease_until=LATER + 9))
+        with pytest.raises(Conflict, match="retract"):
+            await store.begin_pause(replace(self.PAUSE, mode="abort"))
+
+        assert renewed == await store.pause() == replace(self.PAUSE, lease_until=LATER + 9)
+
+    async def test_live_replicas_are_silent_until_they_acknowledge(self, store: Store) -> None:
+        """One whose sign of life has run out is not waited for, and neither is one that left."""
+        now = make.STARTED_AT
+        for owner, until in (("px_1", LATER), ("px_2", LATER), ("px_3", now + 1), ("px_4", LATER)):
+            await store.stay_alive(owner, until, now)
+        await store.begin_pause(self.PAUSE)
+        await store.acknowledge("px_1", "pa_1")
+        await store.leave("px_4")
+
+        assert await store.silent("pa_1", now) == ("px_2", "px_3")
+        assert await store.silent("pa_1", now + 2) == ("px_2",)
+        assert await store.silent("pa_2", now + 2) == ("px_1", "px_2")
+
+
+class TestWeights:
+    SEEN = Weights("http://engine", "w1", told_by="engine", is_flushed=False, kv="kept")
+
+    async def test_each_change_begins_an_epoch(self, store: Store) -> None:
+        """Also back to a name that there was."""
+        told = [
+            await store.change_weights(replace(self.SEEN, version=version), LATER) for version in ("w1", "w2", "w1")
+        ]
+
+        assert [weights.epoch for weights in told] == [1, 2, 3]
+        assert await store.weights() == (replace(self.SEEN, epoch=3),)
+
+    async def test_what_is_not_new_changes_nothing(self, store: Store) -> None:
+        """Replicas that notice the same change begin one epoch."""
+        first = await store.change_weights(self.SEEN, LATER, only_if_new=True)
+        again = await store.change_weights(replace(self.SEEN, kv="unknown"), LATER, only_if_new=True)
+
+        assert first == again == replace(self.SEEN, epoch=1)

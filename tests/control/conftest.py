@@ -11,10 +11,12 @@ from proxy.app import make_app
 from proxy.engine.pool import Pool
 from proxy.engine.upstream import Upstream
 from proxy.keys import Keys
+from proxy.pauses import Pauses
 from proxy.profiles import Profiles
 from proxy.record.sqlite import SqliteStore
 from proxy.request.templates import Templates
 from proxy.running import Turns
+from proxy.weights import WeightWatch
 from proxy.wiring import Wiring
 from tests import make
 from tests.served import ADMIN, READER, settings_for
@@ -82,6 +84,8 @@ async def control(tmp_path: Path, changes: dict[str, Any]) -> AsyncIterator[Cont
         run_seed=7,
         owner="px_test",
         data_port=8081,
+        pauses=Pauses(1),
+        weights=WeightWatch(store, upstream, "salt"),
     )
     made = Control(wiring)
     made.engine_is()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.engine.fit import check_fit, judge_replay
-from proxy.model import EngineFacts, Profile, Proof
+from proxy.model import EngineFacts, Profile, Proof, Segment
 from tests import make
 
 TRAIN = Profile("train")
@@ -123,7 +123,15 @@ def test_a_failure_cannot_be_replayed() -> None:
 
 def test_gaps_and_changed_weights_stand_against_replay() -> None:
     """Each with its reason."""
-    spans = ({"version": "1", "start": 0, "end": 1}, {"version": "2", "start": 1, "end": 3})
-    judged = judge_replay(make.plan(), make.completion(capture_gaps=("usage_missing",), weight_versions=spans))
+    segments = (Segment(0, 1, 7, "1", "e1"), Segment(1, 3, 7, "2", "e1", kv_version="1", notes=("stale_kv",)))
+    judged = judge_replay(make.plan(), make.completion(capture_gaps=("usage_missing",)), segments)
 
-    assert (judged.verdict, judged.reasons) == ("no", ("usage_missing", "weights_changed_in_mid_reply"))
+    assert judged.verdict == "no"
+    assert judged.reasons == ("usage_missing", "weights_changed_in_mid_reply", "kv_of_other_weights", "stale_kv")
+
+
+def test_a_version_that_nobody_told_says_nothing_of_replay() -> None:
+    """One set of weights drew it all, whatever its name."""
+    segments = (Segment(0, 3, 7, None, "e1", notes=("version_not_told",)),)
+
+    assert judge_replay(make.plan(), make.completion(), segments).verdict == "unproven"

@@ -1,4 +1,4 @@
-"""SGLang's endpoints for trainers: pausing, aborting and new weights. The weights are only a label here."""
+"""SGLang's endpoints for trainers: pausing, aborting and new weights."""
 
 from dataclasses import dataclass
 
@@ -29,14 +29,14 @@ class Controls:
     async def pause(self, request: Request) -> Response:
         """`abort` ends what runs; `retract` and `in_place` only hold it."""
         mode = (await request.json()).get("mode", "abort")
-        self.engine.is_paused = True
+        self.engine.pause = mode
         if mode == "abort":
             self.engine.abort("")
         return JSONResponse({"message": "Generation paused successfully.", "status": "ok"})
 
     async def resume(self, _: Request) -> Response:
         """Go on."""
-        self.engine.is_paused = False
+        self.engine.pause = None
         return JSONResponse({"message": "Generation continued successfully.", "status": "ok"})
 
     async def abort(self, request: Request) -> Response:
@@ -47,8 +47,8 @@ class Controls:
         return Response()
 
     async def flush(self, _: Request) -> Response:
-        """Only when nothing runs."""
-        if self.engine.running:
+        """Only when nothing holds on to it: retracted calls do not."""
+        if not self._flushes():
             return PlainTextResponse("Flush cache failed.\n", 400)
         return PlainTextResponse("Cache flushed.\n")
 
@@ -60,8 +60,19 @@ class Controls:
         return JSONResponse({"success": True, "message": message, "new_version": version})
 
     async def load(self, request: Request) -> Response:
-        """New weights, or so it says."""
+        """New weights. Where the cache cannot be flushed they are there all the same, and the answer is 400."""
         body = await request.json()
-        self.engine.label_weights(body.get("weight_version") or "default")
+        self.engine.load_weights(body["model_path"])
+        if body.get("weight_version") is not None:
+            self.engine.label_weights(body["weight_version"])
+        if body.get("flush_cache", True) and not self._flushes():
+            message = "Weights were updated, but the cache was not flushed because there are running requests."
+            return JSONResponse({"success": False, "message": message, "num_paused_requests": 0}, 400)
         message = "Succeeded to update model weights."
         return JSONResponse({"success": True, "message": message, "num_paused_requests": 0})
+
+    def _flushes(self) -> bool:
+        if self.engine.running and self.engine.pause not in ("abort", "retract"):
+            return False
+        self.engine.flush()
+        return True

@@ -1,0 +1,424 @@
+"""New weights under running rollouts: no call is lost, and no token is labelled with weights that did not draw it."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from proxy.model import Pause
+from tests.fakes import FakeEngine
+from tests.served import RolloutClient, ServedProxy, served, settings_for
+
+Json = dict[str, Any]
+KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])
+AS_STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+TALK = {"max_tokens": 40, "min_tokens": 40}
+
+
+class Site:
+    """A proxy, its engine, and the trainer of both."""
+
+    def __init__(self, proxy: ServedProxy, engine: FakeEngine, kind: str) -> None:
+        self.proxy = proxy
+        self.engine = engine
+        self.kind = kind
+
+    def post(self, path: str, body: Json | None = None) -> httpx.Response:
+        return self.proxy.control.post(path, json=body)
+
+    def do(self, path: str, body: Json | None = None) -> Json:
+        answer = self.post(path, body)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def load(self, version: str, *, label: bool = True, **more: Any) -> None:
+        """What a trainer does to the engine itself."""
+        with httpx.Client(base_url=self.engine.url) as engine:
+            if self.kind == "sglang":
+                body = {"model_path": f"weights/{version}", **({"weight_version": version} if label else {}), **more}
+                engine.post("/update_weights_from_disk", json=body)
+            else:
+                kwargs = {"weights_path": f"weights/{version}"}
+                engine.post("/collective_rpc", json={"method": "reload_weights", "kwargs": kwargs}).raise_for_status()
+                if label:
+                    engine.post("/update_weight_version", json={"new_version": version}).raise_for_status()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Site]]:
+    """Start a proxy in front of an engine of its own, slow enough to be caught in the middle of a reply."""
+    with ExitStack() as running:
+        number = iter(range(100))
+
+        def start_one(kind: Any, *, delay_s: float = 0.0, engine: Json | None = None, **fields: Any) -> Site:
+            folder = tmp_path / str(next(number))
+            folder.mkdir()
+            options = {"dev_mode": True, "token_delay_s": delay_s, **(engine or {})}
+            fake = running.enter_context(FakeEngine(kind, **options))
+            return Site(running.enter_context(served(settings_for(folder, fake.url, **fields))), fake, kind)
+
+        yield start_one
+
+
+class Call(threading.Thread):
+    """One call on its way."""
+
+    def __init__(self, client: RolloutClient, *, stream: bool = False, **fields: Any) -> None:
+        super().__init__()
+        self.client = client
+        self.answer: httpx.Response | None = None
+        self._fields = {**TALK, "stream": stream, **fields}
+        self.start()
+
+    def run(self) -> None:
+        self.answer = self.client.chat(**self._fields)
+
+    def ended(self) -> httpx.Response:
+        self.join(30)
+        assert self.answer is not None
+        return self.answer
+
+    def record(self) -> Json:
+        answer = self.ended()
+        assert answer.status_code == 200, answer.text
+        assert '"error"' not in answer.text
+        return self.client.call()
+
+
+def in_the_middle(site: Site, calls: int = 1) -> None:
+    """Wait until so many calls are being drawn, and some tokens are out."""
+    until(lambda: site.engine._engine.busy == calls)
+    time.sleep(0.2)
+
+
+def until(is_so: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def versions(call: Json) -> list[str | None]:
+    return [segment["weight_version"] for segment in call["segments"]]
+
+
+def covers(call: Json) -> bool:
+    """Whether the segments hold every token once, in order."""
+    ends = [0, *(segment["end"] for segment in call["segments"])]
+    return ends[-1] == len(call["completion_token_ids"]) and [s["start"] for s in call["segments"]] == ends[:-1]
+
+
+@KINDS
+@AS_STREAM
+def test_an_update_in_mid_flight_loses_no_call_and_mislabels_no_token(
+    start: Callable[..., Site], kind: str, *, stream: bool
+) -> None:
+    """Pause, update, tell, resume: the reply is whole, and what each version drew is known to the token."""
+    site = start(kind, delay_s=0.02)
+    site.load("w1")
+    site.do("/weights", {"version": "w1"})
+    call = Call(site.proxy.rollout(), stream=stream)
+    in_the_middle(site)
+    site.do("/pause", {"mode": "abort", "lease_s": 60})
+    late = Call(site.proxy.rollout(), stream=stream)
+    site.load("w2")
+    told = site.do("/weights", {"version": "w2"})
+    assert not late.client.proxy.calls(late.client.rollout_id)[0]["segments"]
+    site.do("/resume")
+    record, later = call.record(), late.record()
+
+    assert versions(record) == ["w1", "w2"]
+    assert covers(record)
+    assert len(record["completion_token_ids"]) == 40
+    assert [segment["notes"] for segment in record["segments"]] == [[], []]
+    assert versions(later) == ["w2"]
+    assert [(engine["reported"], engine["flushed"]) for engine in told["engines"]] == [("w2", True)]
+
+
+def test_what_retracted_calls_drew_is_told_by_a_whole_reply(start: Callable[..., Site]) -> None:
+    """SGLang reports the spans, and retracted calls compute their cache anew."""
+    site = start("sglang", delay_s=0.02)
+    record = update_under(site, "retract", stream=False)
+
+    assert versions(record) == ["default", "w2"]
+    assert covers(record)
+    assert [(part["kv_version"], part["notes"]) for part in record["segments"]] == [(None, []), (None, [])]
+    assert record["replayable"]["reasons"] == ["weights_changed_in_mid_reply"]
+
+
+def test_a_cache_that_was_kept_is_named_with_the_segment(start: Callable[..., Site]) -> None:
+    """In place: what follows was drawn by new weights on what the old ones had computed."""
+    site = start("sglang", delay_s=0.02)
+    record = update_under(site, "in_place", stream=False, flush_cache=False)
+
+    assert versions(record) == ["default", "w2"]
+    assert [part["kv_version"] for part in record["segments"]] == [None, "default"]
+    assert record["replayable"]["value"] == "no"
+    assert "kv_of_other_weights" in record["replayable"]["reasons"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "stream"),
+    [("sglang", "retract", True), ("sglang", "in_place", True), ("vllm", "keep", False), ("vllm", "keep", True)],
+)
+def test_a_version_that_nobody_tells_is_not_guessed(
+    start: Callable[..., Site], kind: str, mode: str, *, stream: bool
+) -> None:
+    """Streams of SGLang and vLLM's chat do not say where the weights changed."""
+    site = start(kind, delay_s=0.02)
+    record = update_under(site, mode, stream=stream, **({"flush_cache": False} if mode == "in_place" else {}))
+
+    assert versions(record) == [None]
+    assert record["segments"][0]["notes"] == ["weights_changed_in_mid_reply"]
+    assert record["replayable"] == {"value": "no", "reasons": ["weights_changed_in_mid_reply"]}
+
+
+def update_under(site: Site, mode: str, *, stream: bool, **more: Any) -> Json:
+    """The record of a call during which the weights become w2 under a pause of this mode."""
+    call = Call(site.proxy.rollout(), stream=stream)
+    in_the_middle(site)
+    site.do("/pause", {"mode": mode, "lease_s": 60})
+    site.load("w2", **more)
+    site.do("/weights", {"version": "w2"})
+    site.do("/resume")
+    return call.record()
+
+
+def test_draining_lets_calls_end_on_the_old_weights(start: Callable[..., Site]) -> None:
+    """vLLM's `wait`: the pause holds when the last one has ended."""
+    site = start("vllm", delay_s=0.02)
+    record = update_under(site, "wait", stream=True)
+
+    assert versions(record) == ["default"]
+    assert covers(record)
+
+
+@KINDS
+def test_an_engine_alone_may_tell_of_new_weights(start: Callable[..., Site], kind: str) -> None:
+    """The trainer forgets POST /weights: resuming notices, and flushes."""
+    site = start(kind)
+    before = Call(site.proxy.rollout()).record()
+    site.do("/pause", {})
+    site.load("w2")
+
+    assert site.do("/resume")["weights"] == {"engine-0": "w2"}
+    assert (versions(before), versions(Call(site.proxy.rollout()).record())) == (["default"], ["w2"])
+    assert [engine["weights"]["told_by"] for engine in site.proxy.control.get("/engines").json()["engines"]]
+
+
+@KINDS
+@AS_STREAM
+def test_weights_that_change_without_a_word_are_noticed(start: Callable[..., Site], kind: str, *, stream: bool) -> None:
+    """The first call after it may have met either; from the second on it is clear."""
+    site = start(kind)
+    Call(site.proxy.rollout(), stream=stream).record()
+    site.load("w2")
+    doubtful, clear = (Call(site.proxy.rollout(), stream=stream).record() for _ in range(2))
+
+    if kind == "sglang" and not stream:
+        # The engine itself says who drew it; what it met in the cache nobody does.
+        assert (versions(doubtful), doubtful["segments"][0]["notes"]) == (["w2"], ["stale_kv"])
+    else:
+        assert (versions(doubtful), doubtful["segments"][0]["notes"]) == ([None], ["weights_changed_in_mid_reply"])
+    assert (versions(clear), clear["segments"][0]["notes"]) == (["w2"], [])
+
+
+@KINDS
+def test_a_call_after_an_update_never_reads_what_old_weights_computed(start: Callable[..., Site], kind: str) -> None:
+    """Nothing was flushed; the salt alone keeps the caches apart. Without it the engine mixes them."""
+    site, fresh = start(kind), start(kind)
+    first = Call(site.proxy.rollout(group="g")).record()
+    for one in (site, fresh):
+        one.load("w2", flush_cache=False)
+    expected = Call(fresh.proxy.rollout(group="g", run="b")).record()["logprobs"]
+    Call(site.proxy.rollout(group="other")).record()
+    salted = Call(site.proxy.rollout(group="g", run="b")).record()
+
+    assert salted["logprobs"] == expected
+    assert salted["logprobs"] != first["logprobs"]
+    assert unsalted(site, fresh) is False
+
+
+def unsalted(site: Site, fresh: Site) -> bool:
+    """Whether an engine that was asked before the update answers as one that was not, where nobody salts."""
+    body = {**site.engine.requests[0].body, "cache_salt": None}
+    answers = []
+    for one in (site, fresh):
+        with httpx.Client(base_url=one.engine.url) as engine:
+            if one is site:
+                one.load("w1", flush_cache=False)
+                engine.post("/v1/chat/completions", json=body)
+            one.load("w3", flush_cache=False)
+            answers.append(engine.post("/v1/chat/completions", json=body).json()["choices"][0]["logprobs"])
+    return bool(answers[0] == answers[1])
+
+
+def test_a_name_that_comes_back_is_not_the_same_weights(start: Callable[..., Site]) -> None:
+    """A rollback to w1 gets a salt of its own: under the first one calls of w2 may have been cached."""
+    site = start("vllm")
+    for version in ("w1", "w2", "w1"):
+        site.load(version)
+        site.do("/weights", {"version": version})
+        Call(site.proxy.rollout()).record()
+
+    assert len({request.body["cache_salt"] for request in site.engine.requests}) == 3
+
+
+def test_every_call_is_salted_and_turns_of_one_version_share_the_cache(start: Callable[..., Site]) -> None:
+    """Otherwise nothing would be gained by a cache."""
+    site = start("sglang")
+    for _ in range(2):
+        Call(site.proxy.rollout()).record()
+
+    assert len({request.body["cache_salt"] for request in site.engine.requests}) == 1
+
+
+def test_without_development_mode_the_trainer_is_the_one_who_tells(start: Callable[..., Site]) -> None:
+    """vLLM then says nothing of its weights, and until told a record says so."""
+    site = start("vllm", engine={"dev_mode": False})
+    untold = Call(site.proxy.rollout()).record()
+    answer = site.do("/weights", {"version": "step-7"})
+    told = Call(site.proxy.rollout()).record()
+
+    assert (versions(untold), untold["segments"][0]["notes"]) == ([None], ["version_not_told"])
+    assert (versions(told), told["segments"][0]["notes"]) == (["step-7"], [])
+    assert (answer["engines"][0]["reported"], answer["engines"][0]["flushed"]) == (None, False)
+
+
+@AS_STREAM
+def test_a_pause_that_is_not_resumed_in_time_refuses_and_stays(start: Callable[..., Site], *, stream: bool) -> None:
+    """Those who wait are told to come back, those who come are refused before anything is written."""
+    site = start("sglang")
+    site.do("/pause", {"mode": "abort", "lease_s": 0.3})
+    waiting = Call(site.proxy.rollout(), stream=stream)
+    answer = waiting.ended()
+    refused = site.proxy.rollout()
+    again = refused.chat(stream=stream)
+
+    assert (answer.status_code, answer.headers["retry-after"], again.status_code) == (503, "5", 503)
+    assert answer.json()["error"]["code"] == again.json()["error"]["code"] == "engines_paused"
+    assert waiting.client.call()["failure"]["kind"] == "engines_paused"
+    assert site.proxy.calls(refused.rollout_id) == []
+    assert site.engine._engine.pause == "abort"
+    site.do("/resume")
+    assert refused.chat().status_code == 200
+    assert waiting.client.chat(**TALK).status_code == 200
+    assert len(waiting.client.calls()) == 1
+
+
+def test_waiting_for_a_pause_to_end_is_bounded(start: Callable[..., Site]) -> None:
+    """By timeouts.pause_wait_s, however long the lease."""
+    site = start("sglang", timeouts={"pause_wait_s": 0.2})
+    site.do("/pause", {})
+
+    assert Call(site.proxy.rollout()).ended().json()["error"]["code"] == "engines_paused"
+
+
+def test_a_stream_that_waits_gives_signs_of_life(start: Callable[..., Site]) -> None:
+    """So that neither the client nor what stands between gives up."""
+    site = start("sglang", timeouts={"heartbeat_after_s": 0.1})
+    site.do("/pause", {})
+    call = Call(site.proxy.rollout(), stream=True)
+    time.sleep(0.5)
+    site.do("/resume")
+
+    assert call.ended().text.count(": still working") >= 2
+    assert call.record()["state"] == "done"
+
+
+def test_pausing_again_renews_the_lease_and_another_mode_is_refused(start: Callable[..., Site]) -> None:
+    """So a long update can say that it is alive."""
+    site = start("sglang")
+    first, second = (site.do("/pause", {"mode": "retract", "lease_s": seconds}) for seconds in (5, 50))
+    other = site.post("/pause", {"mode": "abort"})
+
+    assert first["pause_id"] == second["pause_id"]
+    assert first["lease_until"] < second["lease_until"]
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "paused_otherwise")
+    assert site.proxy.control.get("/engines").json()["pause"]["mode"] == "retract"
+    site.do("/resume")
+    assert site.proxy.control.get("/engines").json()["pause"] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("sglang", "keep"), ("sglang", "wait"), ("vllm", "retract"), ("vllm", "in_place")]
+)
+def test_a_mode_that_an_engine_does_not_know_changes_nothing(start: Callable[..., Site], kind: str, mode: str) -> None:
+    """The engine's own words, and no other's."""
+    site = start(kind)
+    answer = site.post("/pause", {"mode": mode})
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "pause_mode_unknown")
+    assert (site.engine._engine.pause, site.proxy.wiring.pauses.in_force) == (None, None)
+
+
+def test_an_engine_that_cannot_be_paused_leaves_nothing_paused(start: Callable[..., Site]) -> None:
+    """vLLM without development mode: the answer says what to do, and calls go on."""
+    site = start("vllm", engine={"dev_mode": False})
+    answer = site.post("/pause", {"mode": "abort"})
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "engine_not_controllable")
+    assert "VLLM_SERVER_DEV_MODE" in answer.json()["error"]["message"]
+    assert Call(site.proxy.rollout()).record()["state"] == "done"
+
+
+@KINDS
+def test_weights_that_the_engine_does_not_report_are_refused(start: Callable[..., Site], kind: str) -> None:
+    """Nothing is noted: the trainer's word and the engine's must agree."""
+    site = start(kind)
+    site.load("w2")
+    answer = site.post("/weights", {"version": "w3"})
+    unknown = site.post("/weights", {"version": "w2", "engines": ["engine-7"]})
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "weights_mismatch")
+    assert "'w2'" in answer.json()["error"]["message"]
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "unknown_engine")
+    assert [engine["weights"]["version"] for engine in site.proxy.control.get("/engines").json()["engines"]] != ["w3"]
+
+
+def test_a_pause_outlives_the_proxy(tmp_path: Path) -> None:
+    """Nothing resumes by itself, not even by a crash."""
+    with FakeEngine("sglang") as engine:
+        with served(settings_for(tmp_path, engine.url)) as proxy:
+            assert proxy.control.post("/pause", json={"mode": "abort", "lease_s": 60}).status_code == 200
+        with served(settings_for(tmp_path, engine.url)) as proxy:
+            call = Call(proxy.rollout(), stream=True)
+            time.sleep(0.3)
+            assert not engine.requests
+            assert proxy.control.post("/resume").status_code == 200
+            assert call.record()["state"] == "done"
+
+
+def test_a_pause_waits_for_every_live_replica(start: Callable[..., Site]) -> None:
+    """One that shares the store and has not shut its door keeps the pause from holding."""
+    site = start("sglang")
+    store, now = site.proxy.wiring.store, time.time()
+    site.proxy.do(store.stay_alive("px_other", now + 60, now))
+    pausing = threading.Thread(target=site.do, args=("/pause", {"mode": "abort"}))
+    pausing.start()
+    until(lambda: site.proxy.do(store.pause()) is not None)
+    time.sleep(0.3)
+    assert site.engine._engine.pause is None
+    pause = site.proxy.do(store.pause())
+    site.proxy.do(store.acknowledge("px_other", pause.pause_id))
+    pausing.join(10)
+
+    assert site.engine._engine.pause == "abort"
+
+
+def test_a_replica_follows_what_another_was_told(start: Callable[..., Site]) -> None:
+    """It shuts its door, says so, and opens it with the other's."""
+    site = start("sglang")
+    wiring = site.proxy.wiring
+    pause = Pause("pa_1", "retract", time.time(), time.time() + 60)
+    site.proxy.do(wiring.store.begin_pause(pause))
+    until(lambda: wiring.pauses.in_force == pause)
+    until(lambda: site.proxy.do(wiring.store.silent("pa_1", time.time())) == ())
+    site.proxy.do(wiring.store.end_pause(time.time()))
+
+    until(lambda: wiring.pauses.in_force is None)
