@@ -30,7 +30,8 @@ def context_left(prompt_tokens: int, engine: EngineRef) -> int | None:
     if context is None:
         return None
     if prompt_tokens >= context:
-        message = f"the conversation takes {prompt_tokens} tokens and the model's context length is {context}"
+        # In words by which harnesses tell how much they must leave out.
+        message = f"{prompt_tokens} tokens > {context} maximum: the conversation fills the model's context length"
         raise BadAsk(message, code="context_length_exceeded", param="messages")
     return context - prompt_tokens
 

@@ -27,7 +27,7 @@ ANTHROPIC_TYPES = {
     OVERLOADED: "overloaded_error",
 }
 CODE_HEADER = "x-rollpin-error"
-# What Claude Code looks for before it compacts a conversation.
+# What Claude Code looks for before it compacts a conversation; where two numbers follow, it knows by how much.
 TOO_LONG = "prompt is too long: "
 
 
