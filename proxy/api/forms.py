@@ -29,6 +29,7 @@ ANTHROPIC_TYPES = {
 CODE_HEADER = "x-rollpin-error"
 # What Claude Code looks for before it compacts a conversation; where two numbers follow, it knows by how much.
 TOO_LONG = "prompt is too long: "
+COUNTS = re.compile(r"\d+ tokens > \d+ maximum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,7 @@ def anthropic_error(error: ProxyError) -> JsonObject:
     """The error body that Anthropic's clients expect, as a reply and as an event alike."""
     status = anthropic_status(error)
     kind = ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    is_overflow = error.code == "context_length_exceeded"
-    return {"type": "error", "error": {"type": kind, "message": (TOO_LONG if is_overflow else "") + error.message}}
+    return {"type": "error", "error": {"type": kind, "message": _message(error)}}
 
 
 def form_for(path: str, headers: Mapping[str, str]) -> ErrorForm:
@@ -76,6 +76,13 @@ def form_for(path: str, headers: Mapping[str, str]) -> ErrorForm:
 def is_anthropic(path: str, headers: Mapping[str, str]) -> bool:
     """Whether a request is of an Anthropic client: by its path, else by the mark that all of them send."""
     return bool(MESSAGES_PATH.match(path)) or ANTHROPIC_MARK in headers
+
+
+def _message(error: ProxyError) -> str:
+    if error.code != "context_length_exceeded":
+        return error.message
+    by_how_much = COUNTS.search(error.message)
+    return TOO_LONG + (by_how_much.group() if by_how_much else error.message)
 
 
 def _printable(code: str) -> str:

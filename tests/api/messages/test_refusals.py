@@ -107,7 +107,7 @@ def test_an_overflow_has_the_words_that_claude_code_looks_for(rollout: RolloutCl
     answer = post(rollout, hello("x" * 5000, stream=stream))
 
     assert answer.status_code == 400
-    assert re.match(r"prompt is too long: \d+ tokens > 4096 maximum", refusal(answer)["message"])
+    assert re.fullmatch(r"prompt is too long: \d+ tokens > 4096 maximum", refusal(answer)["message"])
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
