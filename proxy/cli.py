@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from proxy.commands.control import find_control
+from proxy.commands.control import ASSEMBLY_S, find_control
 from proxy.commands.ending import WRONG_SETTINGS, end, settings_or_end
 from proxy.commands.replay import replay
 from proxy.commands.rescore import rescore
@@ -258,7 +258,8 @@ def show_why(
     from proxy.commands import why  # noqa: PLC0415  the other commands start faster without it
 
     query = {} if call is None else {"call": call}
-    document = find_control(url, token).ask(f"/rollouts/{quote(rollout_id, safe='')}/why", query)
+    path = f"/rollouts/{quote(rollout_id, safe='')}/why"
+    document = find_control(url, token).ask(path, query, patience_s=ASSEMBLY_S)
     if as_json:
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:

@@ -14,8 +14,8 @@ from proxy.keys import Right
 from proxy.settings import Settings
 
 ANSWER_S = 30
-# The next line of a list may be a long rollout that is assembled first.
-LINE_S = 600
+# A long rollout is assembled before it is told.
+ASSEMBLY_S = 600
 # Where a server that listens on every address is reached from its own machine.
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  looked up, never bound
 
@@ -34,16 +34,16 @@ class Control:
     token: str
     socket: Path | None = None
 
-    def ask(self, path: str, query: Json | None = None) -> Json:
+    def ask(self, path: str, query: Json | None = None, *, patience_s: float = ANSWER_S) -> Json:
         """What the proxy answers, or the end with one line that says why."""
-        with self._client(ANSWER_S) as client:
+        with self._client(patience_s) as client:
             with self._reached():
                 answer = client.get(self._address(path), params=query, headers=self._headers)
             return self._document(answer)
 
     def lines(self, path: str, query: Json | None = None, *, body: Json | None = None) -> Iterator[Json]:
         """The lines of a list as they come, of a POST where there is a body; BrokenOff where they stop too early."""
-        with self._client(LINE_S) as client:
+        with self._client(ASSEMBLY_S) as client:
             method = "GET" if body is None else "POST"
             asked = client.build_request(method, self._address(path), params=query, json=body, headers=self._headers)
             with self._reached():

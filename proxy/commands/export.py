@@ -15,7 +15,7 @@ from urllib.parse import quote
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from proxy.commands.control import BrokenOff, Control, Json
+from proxy.commands.control import ASSEMBLY_S, BrokenOff, Control, Json
 from proxy.commands.ending import NO_ANSWER, WRONG_SETTINGS, end
 from proxy.trajectory.export import ParquetMissing, write_json_lines, write_parquet
 
@@ -62,7 +62,8 @@ class Take:
 
     def _named(self) -> Iterator[Json]:
         for rollout_id in self.wanted.rollouts:
-            yield self.control.ask(f"/rollouts/{quote(rollout_id, safe='')}/trajectory")
+            path = f"/rollouts/{quote(rollout_id, safe='')}/trajectory"
+            yield self.control.ask(path, patience_s=ASSEMBLY_S)
 
     def _listed(self) -> Iterator[Json]:
         """A group is held until the next one begins: only then has it come whole."""
@@ -91,12 +92,14 @@ def export(control: Control, wanted: Wanted) -> int:
     with _progress() as tell:
         take = Take(control, wanted, tell)
         try:
-            rows = _written(wanted, take.trajectories())
+            rows = _written(wanted, take)
             if wanted.cursor_file is not None and take.cursor is not None:
                 with replacing(wanted.cursor_file) as part:
                     part.write_text(take.cursor + "\n")
         except ParquetMissing as error:
             end(str(error), WRONG_SETTINGS)
+        except BrokenOff as error:
+            end(f"{error}; nothing had come whole")
         except OSError as error:
             end(f"cannot write: {error}", WRONG_SETTINGS)
     _tell(take, rows)
@@ -119,12 +122,20 @@ def kept_cursor(path: Path | None) -> str | None:
         end(f"cannot read the cursor: {error}", WRONG_SETTINGS)
 
 
-def _written(wanted: Wanted, trajectories: Iterable[Json]) -> int:
+def _written(wanted: Wanted, take: Take) -> int:
+    """How many rows; raises BrokenOff where the answer broke off before anything had come whole."""
     with replacing(wanted.out) as part:
-        if wanted.format == "parquet":
-            return write_parquet(trajectories, part)
-        with part.open("w", encoding="utf-8") as out:
-            return write_json_lines(trajectories, out)
+        rows = _write(wanted.format, take.trajectories(), part)
+        if take.fault and not take.rollouts:
+            raise BrokenOff(take.fault)
+        return rows
+
+
+def _write(format_: Format, trajectories: Iterable[Json], path: Path) -> int:
+    if format_ == "parquet":
+        return write_parquet(trajectories, path)
+    with path.open("w", encoding="utf-8") as out:
+        return write_json_lines(trajectories, out)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
@@ -22,6 +22,9 @@ from proxy.wiring import Wiring
 WHY_SCHEMA = "rollpin.why/1"
 NO_ENGINE = "no engine that is well has the tokenizer that drew the call"
 NO_ANSWER = "the engine did not tell what the ids say"
+TOO_MANY = "there is too much to ask the engine for: ask for this call alone"
+# Each is a question to an engine that has other things to do.
+MOST_TEXTS = 500
 
 router = APIRouter(route_class=ControlRoute, dependencies=[READ])
 
@@ -58,16 +61,39 @@ async def reports_of(
     return await run_in_threadpool(work)
 
 
-async def texts_for(wiring: Wiring, reports: Sequence[CallReport]) -> dict[CallId, tuple[str, dict[int, str]]]:
-    """For each call whose prompt differs: the engine that was asked, and what it said of the ids."""
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What the ids around a difference say."""
+
+    told: Mapping[int, str]
+    engine: str | None
+    missing: str | None = None
+    """Why they are not told."""
+
+
+async def texts_for(wiring: Wiring, reports: Sequence[CallReport]) -> dict[CallId, Texts]:
+    """For each call whose prompt differs what an engine says of its ids, as far as it can be asked."""
+    differing = {report.call.call_id: report for report in reports if report.difference and report.difference.differs}
     engines, wanted = dict[CallId, EngineRef](), defaultdict[str, set[int]](set)
-    for report in reports:
-        if report.difference and (engine := engine_of(wiring, report)):
-            engines[report.call.call_id] = engine
-            wanted[engine.name].update(report.difference.parent_ids, report.difference.prompt_ids)
-    known = {engine.name: engine for engine in engines.values()}
-    texts = {name: await texts_of(wiring.upstream, known[name], sorted(ids)) for name, ids in wanted.items()}
-    return {call_id: (engine.name, texts[engine.name]) for call_id, engine in engines.items()}
+    found = dict[CallId, Texts]()
+    for call_id, report in differing.items():
+        engine, ids = engine_of(wiring, report), ids_around(report.difference)
+        if engine is None:
+            found[call_id] = Texts({}, None, NO_ENGINE)
+        elif len(wanted[engine.name] | ids) > MOST_TEXTS:
+            found[call_id] = Texts({}, None, TOO_MANY)
+        else:
+            engines[call_id] = engine
+            wanted[engine.name] |= ids
+    for engine in {engine.name: engine for engine in engines.values()}.values():
+        told = await texts_of(wiring.upstream, engine, sorted(wanted[engine.name]))
+        texts = Texts(told, engine.name) if told else Texts({}, None, NO_ANSWER)
+        found |= {call_id: texts for call_id, asked in engines.items() if asked.name == engine.name}
+    return found
+
+
+def ids_around(difference: Difference | None) -> set[int]:
+    return {*difference.parent_ids, *difference.prompt_ids} if difference else set()
 
 
 def engine_of(wiring: Wiring, report: CallReport) -> EngineRef | None:
@@ -84,9 +110,10 @@ def engine_of(wiring: Wiring, report: CallReport) -> EngineRef | None:
     return None
 
 
-def why_document(
-    trajectory: Trajectory, reports: Sequence[CallReport], texts: Mapping[CallId, tuple[str, Mapping[int, str]]]
-) -> JsonObject:
+NO_TEXTS = Texts({}, None)
+
+
+def why_document(trajectory: Trajectory, reports: Sequence[CallReport], texts: Mapping[CallId, Texts]) -> JsonObject:
     """`rollpin.why/1`; docs/control-plane.md explains each field."""
     reasons = [{"reason": one.word, "meaning": one.meaning, "remedy": one.remedy} for one in report_rollout(trajectory)]
     return {
@@ -95,11 +122,11 @@ def why_document(
         "state": trajectory.rollout.state,
         "trainable": {"value": trajectory.trainable.value, "reasons": reasons},
         "health": {**asdict(trajectory.health), "reasons": list(trajectory.health.reasons)},
-        "calls": [_call(report, texts.get(report.call.call_id)) for report in reports],
+        "calls": [_call(report, texts.get(report.call.call_id, NO_TEXTS)) for report in reports],
     }
 
 
-def _call(report: CallReport, texts: tuple[str, Mapping[int, str]] | None) -> JsonObject:
+def _call(report: CallReport, texts: Texts) -> JsonObject:
     call, branch = report.call, report.branch
     return {
         "number": call.order,
@@ -126,19 +153,17 @@ def _finding(finding: Finding) -> JsonObject:
     }
 
 
-def _difference(difference: Difference, texts: tuple[str, Mapping[int, str]] | None) -> JsonObject:
-    engine, told = texts or (None, {})
-    missing = None if told or not difference.differs else NO_ANSWER if engine else NO_ENGINE
+def _difference(difference: Difference, texts: Texts) -> JsonObject:
     return {
         "parent_call_id": difference.parent_id,
         "parent_tokens": difference.parent_length,
         "prompt_tokens": difference.prompt_length,
         "shared": difference.shared,
         "differs": difference.differs,
-        "parent": _window(difference.start, difference.parent_ids, told),
-        "prompt": _window(difference.start, difference.prompt_ids, told),
-        "texts_by": engine if told else None,
-        "texts_missing": missing,
+        "parent": _window(difference.start, difference.parent_ids, texts.told),
+        "prompt": _window(difference.start, difference.prompt_ids, texts.told),
+        "texts_by": texts.engine,
+        "texts_missing": texts.missing,
     }
 
 

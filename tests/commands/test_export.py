@@ -144,11 +144,13 @@ def test_a_file_is_replaced_only_where_that_is_said(proxy: ServedProxy, run: Run
 class Cut(BaseHTTPRequestHandler):
     """Answers with a whole group and half of another, and is gone."""
 
+    groups: tuple[tuple[str, str], ...] = (("one", "start"), ("one", "c1"), ("two", "c1"))
+
     def do_GET(self) -> None:
         self.send_response(200)
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
-        for group, cursor in (("one", "start"), ("one", "c1"), ("two", "c1")):
+        for group, cursor in self.groups:
             branch = {"health": {"trained_tokens": 0, "complete": True}, "branches": []}
             told = {"rollout_id": group, "run": "r", "group": group, **branch, "trainable": {"value": False}}
             told |= {"sample": 0, "attempt": 0, "profile": "train", "state": "finished", "revision": 0}
@@ -173,6 +175,20 @@ def test_an_answer_that_breaks_off_leaves_whole_groups_and_the_way_on(run: Run) 
     assert "broke off" in done.err
     assert done.err.splitlines()[-1] == "go on with --since c1"
     assert [path.name for path in Path.cwd().iterdir()] == ["a.jsonl"]
+
+
+def test_an_answer_that_breaks_off_at_once_leaves_no_file(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty one would look like an export of nothing."""
+    monkeypatch.setattr(Cut, "groups", (("one", "start"),))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Cut) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where_it_is = ("--url", f"http://127.0.0.1:{server.server_port}", "--token", READER)
+        done = run("export", "a.parquet", *where_it_is, "--cursor-file", "cursor")
+        server.shutdown()
+
+    assert (done.status, len(done.err.splitlines())) == (1, 1)
+    assert "nothing had come whole" in done.err
+    assert list(Path.cwd().iterdir()) == []
 
 
 def test_the_progress_is_told_on_a_terminal_only(proxy: ServedProxy, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from proxy.control import why as why_route
 from proxy.control.edge import json_pieces
 from proxy.model import Parent, Prefix
 from tests.control.conftest import Control, Told
@@ -53,6 +54,19 @@ async def test_an_engine_of_another_tokenizer_is_not_asked(control: Control) -> 
     (call,) = (await why(control))["calls"]
 
     assert call["difference"]["texts_missing"] == "no engine that is well has the tokenizer that drew the call"
+
+
+async def test_an_engine_is_not_asked_for_more_than_it_should_be(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ids are there; the texts of a call are told where that call is asked for alone."""
+    monkeypatch.setattr(why_route, "MOST_TEXTS", 3)
+    await forked(control)
+
+    (call,) = (await why(control))["calls"]
+
+    assert call["difference"]["texts_missing"].endswith("ask for this call alone")
+    assert {one["text"] for one in call["difference"]["prompt"]} == {None}
 
 
 async def test_one_call_is_asked_for_by_its_id(control: Control, told: Told) -> None:
