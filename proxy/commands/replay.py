@@ -13,6 +13,7 @@ from rich.table import Table
 
 from proxy.commands.control import BrokenOff, Control, Json, find_control
 from proxy.commands.ending import WRONG_SETTINGS, end
+from proxy.commands.lines import indented
 from proxy.replay.verdict import summary_document
 
 PAGE = 1000
@@ -119,7 +120,7 @@ def show(verdicts: Sequence[Json], summary: Json) -> None:
     odd = sorted((one for one in verdicts if one["verdict"] in TOLD), key=lambda one: TOLD.index(one["verdict"]))
     for one in odd[:MOST_LINES]:
         console.print(f"\n{one['call_id']}  {one['verdict'].replace('_', ' ')}", markup=False)
-        console.print(f"  {one['rollout_id']}: {_why(one)}", markup=False)
+        indented(console, f"{one['rollout_id']}: {_why(one)}")
     if len(odd) > MOST_LINES:
         console.print(f"\n… and {len(odd) - MOST_LINES} more: --json tells all", markup=False)
     if reasons := _reasons(verdicts):

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from proxy.commands.ending import end, settings_or_end
+from proxy.commands.lines import indented
 from proxy.errors import ProxyError
 from proxy.verify.audit import Auditor
 from proxy.verify.faults import CHECKS, REMEDIES, Fault
@@ -120,7 +121,7 @@ def _show_check(console: Console, check: str, faults: Sequence[Fault]) -> None:
     console.print(f"\n{check}: {len(faults)}")
     for fault in faults[:FAULTS_A_CHECK]:
         where = fault.call_id or fault.rollout_id
-        console.print(f"  {where}: {fault.message}" if where else f"  {fault.message}")
+        indented(console, f"{where}: {fault.message}" if where else fault.message)
     if len(faults) > FAULTS_A_CHECK:
         console.print(f"  … and {len(faults) - FAULTS_A_CHECK} more: --json tells all")
-    console.print(f"  remedy: {REMEDIES[faults[0].check]}")
+    indented(console, f"remedy: {REMEDIES[faults[0].check]}")

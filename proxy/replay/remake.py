@@ -60,6 +60,8 @@ def _barriers(call: JsonObject) -> Iterator[str]:
         yield from call["replayable"]["reasons"]
     if not call["capture"]["complete"]:
         yield from call["capture"]["gaps"]
+    if sum(one["end"] - one["start"] for one in call["segments"]) != len(call["completion_token_ids"] or ()):
+        yield "segments_incomplete"
     if any(segment.get("kv_version") is not None for segment in call["segments"]):
         yield "kv_of_other_weights"
     if any(has_media(message) for message in call["messages"]):

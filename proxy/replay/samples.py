@@ -24,7 +24,7 @@ def offer(calls: Sequence[Call], wiring: Wiring) -> None:
     """Put those of the calls that the rates choose into the queue."""
     settings = wiring.settings
     for call in calls:
-        if isinstance(call.outcome, Failure):
+        if wiring.cassette or isinstance(call.outcome, Failure):
             continue
         for purpose, rate in ((REPLAY, settings.replay_sample_rate), (RESCORE, settings.rescore_sample_rate)):
             if is_chosen(call.plan.call_id, purpose, rate) and not wiring.samples.full():

@@ -69,6 +69,7 @@ def test_each_segment_is_a_draw_behind_what_came_before() -> None:
         ({"capture": {"complete": False, "gaps": ["prompt_ids_missing"]}}, ("prompt_ids_missing",)),
         ({"state": "reserved"}, ("no_outcome_yet",)),
         ({"state": "failed", "failure": {"kind": "client_gone"}}, ("client_gone",)),
+        ({"segments": []}, ("segments_incomplete",)),
         ({"segments": [segment(0, 5, kv_version="w1")]}, ("kv_of_other_weights",)),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, ("media_in_prompt",)),
         ({"api": "messages", "chat_request": None}, ("chat_form_not_recorded",)),
