@@ -36,6 +36,8 @@ ODD = {
     "vllm as docs/engines.md has it": {"determinism": "warn"},
 }
 
+only_where_classes_matter = pytest.mark.parametrize("named", ["sglang"], indirect=True)
+
 
 @pytest.fixture(scope="module", params=ENGINES)
 def named(request: pytest.FixtureRequest) -> Iterator[tuple[str, Engine]]:
@@ -83,12 +85,11 @@ def test_the_probe_at_start_tells_what_a_call_may_be_called(named: tuple[str, En
         assert shown["takes_exact_prompts"]
 
 
+@only_where_classes_matter
 def test_a_greedy_call_beside_training_calls_changes_none_of_their_tokens(
     named: tuple[str, Engine], tmp_path: Path
 ) -> None:
     """The gate keeps them apart: what is drawn beside is what is drawn alone, and nothing is marked."""
-    if named[0] != "sglang":
-        pytest.skip("only a deterministic SGLang minds classes")
     greedy = {"train": {}, "validation": {"temperature": 0.0}}
     with served(settings_for(tmp_path, named[1].url, profiles=greedy)) as proxy:
         alone = [drawn(proxy, "alone", sample)["completion_token_ids"] for sample in range(3)]
@@ -98,10 +99,9 @@ def test_a_greedy_call_beside_training_calls_changes_none_of_their_tokens(
     assert all(call["replayable"]["reasons"] == ["no_replay_probe"] for call in calls)
 
 
+@only_where_classes_matter
 def test_calls_that_had_to_share_a_batch_are_marked_and_differ(named: tuple[str, Engine], tmp_path: Path) -> None:
     """Without patience the classes mix: a training call's tokens change, and its record says that they may have."""
-    if named[0] != "sglang":
-        pytest.skip("only a deterministic SGLang minds classes")
     settings = settings_for(
         tmp_path,
         named[1].url,
