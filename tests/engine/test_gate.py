@@ -176,6 +176,7 @@ def test_while_classes_are_mixed_nobody_starts_until_the_batch_is_empty() -> Non
 def test_a_class_is_what_the_sampler_filters(changes: dict[str, float], expected: str) -> None:
     """Greedy is SGLang's top-k of 1; penalties change logits, not the path."""
     assert class_of(PLAIN | changes) == expected
+    assert class_of({"input_ids": [1], "sampling_params": PLAIN | changes}) == expected
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "top_k", "min_p"])
