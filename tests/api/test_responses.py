@@ -302,11 +302,18 @@ def test_nothing_is_done_before_it_is_on_record(start: Start) -> None:
         while _arguments(seen, place=3) != '{"a": 2}':
             seen.append(next(lines))
         until(lambda: gate.waiting)
+        running = rollout.http.get(f"/responses/{_response_id(seen)}").json()
         assert not [line for line in seen if "done" in line or "completed" in line]
         gate.open()
         rest = list(lines)
 
     assert [line for line in rest if line.startswith("event: ")][-1] == "event: response.completed"
+    assert (running["status"], running["output"]) == ("in_progress", [])
+
+
+def _response_id(lines: list[str]) -> str:
+    created = next(line for line in lines if line.startswith("data: "))
+    return str(json.loads(created.removeprefix("data: "))["response"]["id"])
 
 
 def _arguments(lines: list[str], place: int) -> str:
@@ -323,11 +330,14 @@ def test_a_stream_that_breaks_tells_it_in_both_ways_and_leaves_nothing_done(
     engine.script(Fault.cut(12, CALLED), CALLED)
     body = {"input": "hello", "tools": [ADD], **ROOM}
     told = events(rollout, body)
+    rollout.calls()
+    read = rollout.http.get(f"/responses/{told[0]['response']['id']}").json()
     again = events(rollout, body)
     call = rollout.call()
 
     assert [event["type"] for event in told[-2:]] == ["error", "response.failed"]
     assert told[-2]["code"] == "engine_cut"
+    assert (read["status"], read["error"]["code"]) == ("failed", "server_error")
     assert not [event for event in told if event["type"].endswith("done")]
     assert again[-1]["type"] == "response.completed"
     assert (call["state"], len(call["deliveries"])) == ("done", 2)
