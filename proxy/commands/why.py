@@ -81,6 +81,8 @@ def _heading(calls: Sequence[Json]) -> Text:
     text = Text(f"call {named}" if len(calls) == 1 else f"calls {named}", style="bold", overflow="fold")
     text.append(f"  {calls[0]['call_id']}" if len(calls) == 1 else f"  ({len(calls)} calls)", style="not bold")
     text.append(f"  {branch['kind'] if branch else calls[0]['state']}", style="not bold dim")
+    if len(calls) == 1 and (parent := calls[0]["parent"]["number"]) is not None:
+        text.append(f", after call {parent}", style="not bold dim")
     return text
 
 

@@ -134,7 +134,8 @@ def _call(report: CallReport, texts: Texts) -> JsonObject:
         "state": call.document["state"],
         "branch": branch and {"branch_id": branch.branch_id, "kind": branch.kind, "lane": branch.lane},
         "parent": {
-            "call_id": report.link.parent_call_id if report.link else call.parent_id,
+            "number": report.parent and report.parent.order,
+            "call_id": report.parent and report.parent.call_id,
             "outcome": call.parent_outcome,
             "reason": call.parent_reason,
         },

@@ -76,6 +76,8 @@ class CallReport:
     branch: Branch | None
     """The branch that owns it."""
     link: Link | None
+    parent: CallFacts | None
+    """The call that it goes on from, by meaning or by tokens."""
     findings: tuple[Finding, ...]
     difference: Difference | None
 
@@ -93,12 +95,13 @@ def report_calls(trajectory: Trajectory, calls: Sequence[CallFacts], only: CallI
         link = next((one for one in branch.links if one.call_id == call.call_id), None) if branch else None
         if branch is None or link is None:
             findings = (_left_out(call, excluded[call.call_id]),)
-            reports.append(CallReport(call, None, None, findings, None))
+            reports.append(CallReport(call, None, None, _known(call.parent_id, known), findings, None))
             continue
         found = tuple(_findings(call, branch, link, owners, trajectory))
-        difference = _difference(call, link, known) if only is not None or _asks_for_ids(found) else None
+        parent = _known(link.parent_call_id, known)
+        difference = _difference(call, parent) if only is not None or _asks_for_ids(found) else None
         if found or only is not None:
-            reports.append(CallReport(call, branch, link, found, difference))
+            reports.append(CallReport(call, branch, link, parent, found, difference))
     return reports
 
 
@@ -158,9 +161,12 @@ def _asks_for_ids(findings: Sequence[Finding]) -> bool:
     return any(one.what == "prefix" or one.reason.word == "not_extending" for one in findings)
 
 
-def _difference(call: CallFacts, link: Link, known: Mapping[CallId, CallFacts]) -> Difference | None:
+def _known(call_id: CallId | None, known: Mapping[CallId, CallFacts]) -> CallFacts | None:
+    return known.get(call_id) if call_id is not None else None
+
+
+def _difference(call: CallFacts, parent: CallFacts | None) -> Difference | None:
     """None where either side's ids are not whole."""
-    parent = known.get(link.parent_call_id) if link.parent_call_id else None
     if parent is None or parent.unusable or call.unusable:
         return None
     prompt = call.tokens[: call.prompt_length * ID_BYTES]

@@ -53,6 +53,7 @@ def test_a_fork_shows_both_sides_as_tokens_with_their_texts(
     (marked,) = [line.split() for line in lines if line.strip().startswith(">")]
     assert marked[3] == '"<think>"'
     assert marked[5] == '"I"'
+    assert "main, after call 0" in done.out
     assert "its prompt was tokenised anew" in " ".join(done.out.split())
     assert "-> set `prefix_supply = true` in the profile" in done.out
 
