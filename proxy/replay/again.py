@@ -10,7 +10,7 @@ from proxy.engine.pool import DIALECTS
 from proxy.errors import EngineFault
 from proxy.model import CallId, Completion, EngineRef, JsonObject, Plan, Rollout
 from proxy.noise import column_hash, gumbel, seeded_state
-from proxy.replay.choose import Unfit, choose, gone, open_engines, weight_version
+from proxy.replay.choose import Unfit, choose, gone, open_engines
 from proxy.replay.remake import Take, barriers, remake, takes
 from proxy.replay.verdict import Difference, Divergence, Likeness, Sampled, Verdict, compare
 from proxy.wiring import Wiring
@@ -33,7 +33,9 @@ async def replay_call(call: JsonObject, rollout: Rollout, wiring: Wiring, tolera
         return Verdict(call_id, "not_replayable", reasons)
     async with wiring.aside:
         started = clock.ticks()
-        chosen = choose(call, takes(call, None), open_engines(wiring.pool))
+        chosen = choose(
+            call, takes(call, None), open_engines(wiring.pool), lambda engine: wiring.weights.of(engine).version
+        )
         if isinstance(chosen, Unfit):
             return Verdict(call_id, "weights_gone" if chosen.weights_gone else "not_replayable", chosen.reasons)
         verdict = await _draw_again(Again(call, rollout, chosen, tolerance), wiring)
@@ -54,7 +56,7 @@ async def _draw_again(again: Again, wiring: Wiring) -> Verdict:
         difference = difference.plus(likeness.difference)
         if likeness.divergence is None:
             continue
-        if reasons := _other_weights(take, drawn, wiring, again.engine):
+        if reasons := await _other_weights(take, drawn, wiring, again.engine):
             return Verdict(call_id, "weights_gone", reasons, difference)
         return Verdict(call_id, "diverged", (), difference, _with_score(likeness, take, plan))
     return Verdict(call_id, "same", (), difference)
@@ -87,12 +89,11 @@ def _untrue(take: Take, drawn: Completion) -> tuple[str, ...]:
     return ("prompt_not_taken",) if drawn.tokens.prompt_ids != take.prompt_ids else ()
 
 
-def _other_weights(take: Take, drawn: Completion, wiring: Wiring, asked: EngineRef) -> tuple[str, ...]:
-    """The versions, where the weights changed while the replay ran."""
+async def _other_weights(take: Take, drawn: Completion, wiring: Wiring, asked: EngineRef) -> tuple[str, ...]:
+    """The versions, where the weights are not, or cannot be known to be, the recorded ones after all."""
     told = [str(span["version"]) for span in drawn.weight_versions if span.get("version") is not None]
-    present = next((one.ref for one in wiring.pool.engines if one.name == asked.name), None)
-    now = told[-1] if told else weight_version((present or asked).facts)
-    if take.weight_version is None or now is None or now == take.weight_version:
+    now = told[-1] if told else (await wiring.weights.look(asked)).version
+    if now is None or now == take.weight_version:
         return ()
     return gone([take.weight_version], now)
 

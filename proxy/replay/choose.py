@@ -1,11 +1,15 @@
 """Which engine a recorded call may be asked of again: of the same kind, version and model, with the same weights."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from proxy.engine.pool import Pool
 from proxy.model import EngineFacts, EngineRef, JsonObject
 from proxy.replay.remake import Take
+
+Version: TypeAlias = str | None
+"""A weight version; None where nobody told it."""
 
 NO_SUCH_ENGINE = "no_engine_like_it"
 
@@ -23,7 +27,9 @@ def open_engines(pool: Pool) -> tuple[EngineRef, ...]:
     return tuple(one.ref for one in pool.engines if one.ref and one.problem is None and not one.is_draining)
 
 
-def choose(call: JsonObject, segments: Iterable[Take], engines: Iterable[EngineRef]) -> EngineRef | Unfit:
+def choose(
+    call: JsonObject, segments: Iterable[Take], engines: Iterable[EngineRef], version_of: Callable[[EngineRef], Version]
+) -> EngineRef | Unfit:
     """The engine for a call, the one that drew it before others; all its segments need the weights of now."""
     alike = sorted(
         (engine for engine in engines if is_like(engine.facts, call["engine"])),
@@ -33,10 +39,10 @@ def choose(call: JsonObject, segments: Iterable[Take], engines: Iterable[EngineR
         return Unfit(weights_gone=False, reasons=(NO_SUCH_ENGINE,))
     recorded = [take.weight_version for take in segments if take.weight_version is not None]
     for engine in alike:
-        now = weight_version(engine.facts)
+        now = version_of(engine)
         if now is None or all(version == now for version in recorded):
             return engine
-    return Unfit(weights_gone=True, reasons=gone(recorded, weight_version(alike[0].facts)))
+    return Unfit(weights_gone=True, reasons=gone(recorded, version_of(alike[0])))
 
 
 def is_like(facts: EngineFacts, recorded: JsonObject) -> bool:
@@ -47,12 +53,7 @@ def is_like(facts: EngineFacts, recorded: JsonObject) -> bool:
     return told == tuple(recorded[name] for name in ("kind", "version", "model", "deterministic"))
 
 
-def weight_version(facts: EngineFacts) -> str | None:
-    """The weights that the engine serves, where it tells."""
-    version = facts.details.get("weight_version")
-    return None if version is None else str(version)
-
-
-def gone(recorded: Iterable[str], now: str | None) -> tuple[str, ...]:
+def gone(recorded: Iterable[Version], now: Version) -> tuple[str, ...]:
     """Both versions, for people."""
-    return (f"recorded {', '.join(dict.fromkeys(recorded))}", f"now {now}")
+    told = dict.fromkeys("not told" if version is None else version for version in recorded)
+    return (f"recorded {', '.join(told)}", f"now {now}")

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Collection, Iterator
 from proxy import metrics
 from proxy.errors import EngineFault
 from proxy.model import CallId, EngineFacts, EngineRef, JsonObject, Rollout
-from proxy.replay.choose import NO_SUCH_ENGINE, open_engines, weight_version
+from proxy.replay.choose import NO_SUCH_ENGINE, open_engines
 from proxy.replay.mismatch import Mismatch, Rescore, incomparable, mismatch_of
 from proxy.replay.remake import has_media
 from proxy.replay.score import read_scores, room_needed, scores_of
-from proxy.replay.story import as_they_come, recorded_calls
+from proxy.replay.story import as_they_come, look_anew, recorded_calls
 from proxy.wiring import Wiring
 
 
@@ -17,7 +17,7 @@ async def rescore_rollout(
     rollout: Rollout, wiring: Wiring, *, only: Collection[str] = ()
 ) -> AsyncIterator[tuple[JsonObject, Rescore]]:
     """Each call with its rescore, in the order in which they are ready."""
-    await wiring.pool.look()
+    await look_anew(wiring)
     async for page in recorded_calls(rollout, wiring, only):
         async for call, rescore in as_they_come([_with(call, wiring) for call in page]):
             yield call, rescore
@@ -53,7 +53,7 @@ async def _rescored(call: JsonObject, wiring: Wiring) -> Rescore:
         incomparable=bars,
         mismatch=mismatch,
         engine=engine.name,
-        weight_version=weight_version(engine.facts),
+        weight_version=(await wiring.weights.look(engine)).version,
     )
 
 

@@ -11,6 +11,7 @@ from proxy import metrics
 from proxy.engine.gate import class_of
 from proxy.model import JsonObject, Rollout
 from proxy.replay.again import replay_call
+from proxy.replay.choose import open_engines
 from proxy.replay.verdict import Verdict
 from proxy.wiring import Wiring
 
@@ -22,12 +23,18 @@ async def replay_rollout(
     rollout: Rollout, wiring: Wiring, *, only: Collection[str] = (), tolerance: float | None = None
 ) -> AsyncIterator[tuple[JsonObject, Verdict]]:
     """Each call with its verdict; `only` narrows to these call ids. Leaving the loop stops what still runs."""
-    await wiring.pool.look()
+    await look_anew(wiring)
     allowed = wiring.settings.replay_tolerance if tolerance is None else tolerance
     async for page in recorded_calls(rollout, wiring, only):
         work = [_with(call, replay_counted(call, rollout, wiring, allowed)) for call in page]
         async for call, verdict in as_they_come(work):
             yield call, verdict
+
+
+async def look_anew(wiring: Wiring) -> None:
+    """See which engines there are, and which weights they have."""
+    await wiring.pool.look()
+    await asyncio.gather(*(wiring.weights.look(engine) for engine in open_engines(wiring.pool)))
 
 
 async def replay_counted(call: JsonObject, rollout: Rollout, wiring: Wiring, tolerance: float) -> Verdict:
