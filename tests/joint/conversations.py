@@ -193,7 +193,7 @@ class _Maker:
         return [*messages, *self.asked(), *self.rounds()]
 
     def asked(self) -> list[JsonObject]:
-        asked = [{"role": "user", "content": self.content(self.texts.prose())}]
+        asked = [{"role": "user", "content": self.content(self.texts.brief())}]
         return asked if self.is_so(0.95) else [*asked, {"role": "user", "content": self.texts.prose()}]
 
     def rounds(self) -> list[JsonObject]:
@@ -231,15 +231,15 @@ class _Maker:
 
     def turn(self, finish: Finish) -> tuple[list[Call], str, str]:
         """Calls, reasoning and answer, each possibly empty."""
-        reasoning = self.texts.prose() if self.is_so(0.5) or "reasoning" in finish else ""
+        reasoning = self.texts.brief() if self.is_so(0.5) or "reasoning" in finish else ""
         if finish in ("length in the answer", "stop string", "stop token"):
-            return [], reasoning, self.texts.prose()
+            return [], reasoning, self.texts.brief()
         if "reasoning" in finish:
             return [], reasoning, ""
         wants_calls = finish == "length in a call" or self.is_so(0.45 if self.family.has_tools else 0.1)
         calls = self.calls() if wants_calls else []
         is_silent = self.is_so(0.7) if calls else self.is_so(0.06)
-        return calls, reasoning, "" if is_silent else self.texts.prose()
+        return calls, reasoning, "" if is_silent else self.texts.brief()
 
     def written(
         self, finish: Finish, reasoning: str, answer: str, calls: Sequence[Call], *, is_open: bool
@@ -395,7 +395,7 @@ class _Maker:
         return results[:-1] if len(results) > 1 and self.is_so(0.05) else results
 
     def result(self, identity: str, calls: Sequence[Call]) -> JsonObject:
-        text = self.texts.prose()
+        text = self.texts.brief()
         if self.is_so(0.3):
             text += " " + self.texts.repeat([dict(arguments) for _, arguments in calls])
         if self.is_so(0.08):

@@ -1,9 +1,11 @@
 """The templates are those of the lock, and what the oracle knows of them by hand is true."""
 
 import random
+from pathlib import Path
 
 import pytest
 
+from tests.joint import wheel
 from tests.joint.by_hand import by_hand, result, said, user
 from tests.joint.conversations import make_case
 from tests.joint.families import FAMILIES, family_of, templates
@@ -44,6 +46,18 @@ TAILS = {
 def test_the_package_ships_the_templates_that_the_lock_names() -> None:
     """As many as were counted when the lock was written."""
     assert len(chat_templates()) == 72
+
+
+def test_without_the_package_nothing_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel of another hash, or none, is an error that names the lock, and leaves no folder behind."""
+    lock = tmp_path / "templates.lock"
+    lock.write_text("trl==1.16.0 --hash=sha256:" + "0" * 64)
+    monkeypatch.setattr(wheel, "LOCK", lock)
+    monkeypatch.setattr(wheel, "CACHE", tmp_path / "cache")
+
+    with pytest.raises(RuntimeError, match=r"the chat templates of templates\.lock could not be fetched"):
+        chat_templates.__wrapped__()
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

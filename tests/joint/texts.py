@@ -86,6 +86,12 @@ class Texts:
         text = self.chance.choice((" ", " ", "\n", ", ")).join(pieces)
         return self.edge() + text + self.edge()
 
+    def brief(self) -> str:
+        """Mostly prose; sometimes a word or two that may stand elsewhere too."""
+        return (
+            self.prose() if self.chance.random() < 0.8 else self.chance.choice(("OK", "a", "user", "...", "think", "1"))
+        )
+
     def edge(self) -> str:
         return self.chance.choice(("",) * 8 + ("\n", "  ", "\n\n", "\u3000"))
 
