@@ -25,11 +25,14 @@ SECOND_LINES = {
 
 def by_hand_cases() -> list[Case]:
     """Refusals that no battery brings about."""
+    call = '<tool_call>\n{"name": "look_up", "arguments": {}}\n</tool_call>\n'
+    cut = {"end": None, "finish": "length in a call", "finish_reason": "length"}
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
     return [
         by_hand("qwen3", [user("nonceaaa"), said("nonceaab"), user("nonceaac " + " ".join(BASES))]),
         by_hand("qwen2_5_vl", [user("nonceaaa"), said("nonceaab"), image, user("nonceaac")], wants_parts=True),
         by_hand("qwen3", [user("nonceaaa"), said(None), result("nonceaac")], sampled=()),
+        by_hand("qwen3", [user("nonceaaa"), said("nonceaab", "aaz"), user("nonceaac")], wrote=f"{call}nonceaab", **cut),
     ]
 
 
