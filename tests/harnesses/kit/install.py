@@ -70,12 +70,10 @@ def install_python(package: PythonPackages) -> None:
     if python is None:
         raise InstallError(f"{package.name} needs Python {'.'.join(map(str, package.needs))} or newer; none was found")
     run([str(python), "-m", "venv", str(package.folder)], package.folder.parent)
+    # Compiling all of litellm takes a minute, and most of it is never imported.
+    with_pip = [str(package.program), "-m", "pip", "install", "--no-compile"]
     uv = shutil.which("uv")
-    pip = (
-        [uv, "pip", "install", "--python", str(package.program)]
-        if uv
-        else [str(package.program), "-m", "pip", "install"]
-    )
+    pip = [uv, "pip", "install", "--python", str(package.program)] if uv else with_pip
     run([*pip, "--quiet", "--no-deps", "--requirement", str(package.lock)], package.folder)
 
 
