@@ -14,8 +14,9 @@ from proxy.engine.dialect import Dialect
 from proxy.engine.fold import MessageFold, ReplyFold
 from proxy.engine.parts import NOT_GONE_ON, Part, cut, drawn_so_far, join, segments_of
 from proxy.engine.seam import SeamShows, continued, rest_events
+from proxy.engine.text_events import in_chat_form
 from proxy.engine.whole import may_be_end, read_whole
-from proxy.model import Completion, Failure, JsonObject, Outcome, Plan, Segment, Weights
+from proxy.model import Completion, EngineKind, EngineRequest, Failure, JsonObject, Outcome, Plan, Segment, Weights
 from proxy.request.resume import is_position_keyed, rest_of, resume_obstacle
 from proxy.request.seed import SeedRule
 from proxy.running import Running
@@ -23,6 +24,8 @@ from proxy.wiring import Wiring
 
 ABORTED = "abort"
 BY_LENGTH = "length"
+# What asks for the experts of a mixture; vLLM returns them where the server was started for it, and needs no asking.
+ROUTED_EXPERTS: dict[EngineKind, JsonObject] = {"sglang": {"return_routed_experts": True}}
 
 
 class Asking:
@@ -89,7 +92,7 @@ class Asking:
         weights = self._wiring.weights
         if weights.of(plan.engine).version is None:
             await weights.look(plan.engine)
-        before, request = weights.of(plan.engine), weights.salted(plan.engine, self._dialect.encode(plan))
+        before, request = weights.of(plan.engine), weights.salted(plan.engine, self._encode(plan))
         fold, self._held = self._fold(plan), []
         self._growing = plan, fold, before
         async with self._wiring.upstream.ask(plan.engine, request, plan.call_id) as events:
@@ -108,7 +111,15 @@ class Asking:
         self._growing = None
         return self._part(plan, completion, before, after)
 
+    def _encode(self, plan: Plan) -> EngineRequest:
+        request = self._dialect.encode(plan)
+        if not self._wiring.settings.capture_routed_experts:
+            return request
+        return replace(request, body={**request.body, **ROUTED_EXPERTS.get(self._dialect.kind, {})})
+
     def _part(self, plan: Plan, completion: Completion, before: Weights, after: Weights) -> Part:
+        if not self._wiring.settings.capture_routed_experts:
+            completion = replace(completion, routed_experts=())
         return Part(plan, completion, before, after, is_cache_apart=trusts_salt(plan.engine.facts))
 
     def _fold(self, plan: Plan) -> ReplyFold:
@@ -212,7 +223,7 @@ class Asking:
         """The message as readers have it so far, and how many tokens' logprobs they have."""
         fold, entries = MessageFold(), 0
         for event in self._running.shown(self._plan.seed.choice):
-            for choice in event.get("choices") or ():
+            for choice in in_chat_form(event).get("choices") or ():
                 fold.feed(choice.get("delta") or {})
                 entries += len((choice.get("logprobs") or {}).get("content") or ())
         return fold.whole(), entries
@@ -250,7 +261,7 @@ def judge(completion: Completion, *, may_mask: bool) -> Outcome:
 
 def _says_nothing(event: JsonObject) -> bool:
     """Whether a stream's event only opens the message: once is enough."""
-    deltas = [choice.get("delta") or {} for choice in event.get("choices") or ()]
+    deltas = [choice.get("delta") or {} for choice in in_chat_form(event).get("choices") or ()]
     return not any(value for delta in deltas for name, value in delta.items() if name != "role")
 
 

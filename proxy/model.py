@@ -524,6 +524,8 @@ class Completion:
     """What the engine says ended the reply: a stop string, or the id of a token that is not the first end token."""
     candidates: tuple[tuple[tuple[int, float], ...], ...] = ()
     """Per token, (id, logprob) of the likeliest in its draw; kept only for the seed audit."""
+    routed_experts: tuple[str, ...] = ()
+    """Which experts each token went through, in the engine's own packing; one for each part that has it."""
     capture_gaps: tuple[str, ...] = ()
     """Why ids or logprobs cannot be trusted; empty means that every count agreed."""
 

@@ -310,6 +310,9 @@ class Settings(BaseSettings):
     media_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Hosts whose image and audio URLs may reach the engine, comma separated; data: URLs always may."
     )
+    capture_routed_experts: bool = Field(
+        False, description="Keep which experts of a mixture each token went through, where the engine returns it."
+    )
     resume_attempts: int = Field(
         8, ge=0, le=1000, description="How often one reply that an engine aborts is asked on before its call fails."
     )

@@ -1,10 +1,12 @@
 """A reply that its engine ends by an abort goes on until it really ends, and nobody sees a seam."""
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.fakes import FakeEngine, Fault, Say, ToolSay
@@ -262,6 +264,33 @@ def test_an_engine_that_does_not_go_on_from_the_ids_fails_the_call(start: Any, *
 
     assert "resume_failed" in client.chat(stream=stream, **TALK).text
     assert client.call()["failure"]["kind"] == "resume_failed"
+
+
+@KINDS
+@AS_STREAM
+def test_a_plain_completion_goes_on_as_well(start: Any, kind: str, *, stream: bool) -> None:
+    """Its text is that of all ids; no parser has a say."""
+    say = Say("One two three, and no more than that.")
+    plain, straight = start(kind)
+    straight.always(say)
+    cut, engine = start(kind)
+    body = {"model": "policy", "prompt": "Count.", "max_tokens": 60, "stream": stream, "logprobs": 1}
+    whole = text_of(plain.http.post("/completions", json=body))
+    engine.script(Fault.abort(9, say), say)
+
+    assert text_of(cut.http.post("/completions", json=body)) == whole
+    assert [(part["start"], part["end"]) for part in cut.call()["segments"]][0] == (0, 9)
+    assert cut.call()["completion_token_ids"] == plain.call()["completion_token_ids"]
+
+
+def text_of(answer: httpx.Response) -> str:
+    """The text of a completion, streamed or whole."""
+    assert answer.status_code == 200, answer.text
+    if "event-stream" not in answer.headers["content-type"]:
+        return str(answer.json()["choices"][0]["text"])
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]", lines[-1]
+    return "".join(choice["text"] for line in lines[:-1] for choice in json.loads(line)["choices"])
 
 
 def without_ids(message: Json) -> Json:

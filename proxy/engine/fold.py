@@ -34,6 +34,7 @@ class Arrived:
     completion_ids: list[int] = field(default_factory=list)
     weight_versions: list[JsonObject] = field(default_factory=list)
     candidates: list[Candidates] = field(default_factory=list)
+    routed_experts: str | None = None
 
 
 class TokenReader(Protocol):
@@ -56,6 +57,7 @@ class ReplyFold:
         self._entries: list[Any] = []
         self._weight_versions: list[JsonObject] = []
         self._candidates: list[Candidates] = []
+        self._routed_experts: list[str] = []
         self._usage: JsonObject | None = None
         self._finish_reason: str | None = None
         self._matched_stop: int | str | None = None
@@ -115,6 +117,7 @@ class ReplyFold:
             logprob_entries=tuple(self._entries) if self._plan.ask.wants_logprobs else (),
             matched_stop=self._matched_stop,
             candidates=tuple(self._candidates),
+            routed_experts=tuple(self._routed_experts),
             capture_gaps=tuple(self._gaps()),
         )
 
@@ -124,6 +127,8 @@ class ReplyFold:
         self._completion_ids.extend(_checked_ids(arrived.completion_ids))
         self._weight_versions.extend(arrived.weight_versions)
         self._candidates.extend(arrived.candidates)
+        if arrived.routed_experts is not None:
+            self._routed_experts.append(str(arrived.routed_experts))
 
     def _take_logprobs(self, logprobs: Any) -> None:
         content = logprobs.get("content") if logprobs is not None else None

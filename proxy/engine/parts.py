@@ -57,6 +57,7 @@ def join(parts: Sequence[Part]) -> Completion:
         matched_stop=last.matched_stop,
         usage=_usage(drawn_so_far(parts)),
         weight_versions=tuple(_spans(parts)),
+        routed_experts=tuple(blob for part in parts for blob in part.completion.routed_experts),
         logprob_entries=tuple(entry for part in parts for entry in part.completion.logprob_entries),
         candidates=tuple(one for part in parts for one in part.completion.candidates),
         capture_gaps=tuple(dict.fromkeys(_gaps(parts))),

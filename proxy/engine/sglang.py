@@ -64,6 +64,7 @@ class SglangDialect:
             completion_ids=choice.get("response_token_ids") or choice.get("token_ids") or (sampled or [[]])[0],
             weight_versions=_weight_versions(event.get("metadata")),
             candidates=_candidates(choice.get("meta_info")),
+            routed_experts=extra.get("routed_experts"),
         )
 
 

@@ -48,4 +48,8 @@ class VllmDialect:
 
     def read_tokens(self, event: JsonObject, choice: JsonObject) -> Arrived:
         prompt_ids = event.get("prompt_token_ids") or choice.get("prompt_token_ids")
-        return Arrived(prompt_ids=prompt_ids, completion_ids=choice.get("token_ids") or [])
+        return Arrived(
+            prompt_ids=prompt_ids,
+            completion_ids=choice.get("token_ids") or [],
+            routed_experts=choice.get("routed_experts"),
+        )

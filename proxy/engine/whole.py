@@ -32,6 +32,9 @@ async def read_whole(
     printed = ids[:-1] if finish_reason in ENDED_BY_TOKEN else ids
     if not printed:
         return _message("", None, [])
+    if plan.ask.api == "completions":
+        text = await _plain_text(upstream, plan, printed)
+        return None if text is None else _message(text, None, [])
     reader = _SglangReader(upstream, plan) if dialect.kind == "sglang" else _VllmReader(upstream, dialect, plan)
     return await reader.read(tokens.prompt_ids, printed)
 
@@ -40,6 +43,12 @@ async def may_be_end(upstream: Upstream, plan: Plan, token: int) -> bool:
     """Whether this id could be one that ends a turn: all that do are special tokens, which print nothing."""
     answer = await _ask(upstream, plan, "/detokenize", {"tokens": [token], "skip_special_tokens": True})
     return _text_of(answer, "text") in (None, "")
+
+
+async def _plain_text(upstream: Upstream, plan: Plan, ids: Sequence[int]) -> str | None:
+    """The text of plain completions, which no parser reads; vLLM answers under `prompt`, and keeps special tokens."""
+    answer = await _ask(upstream, plan, "/detokenize", {"tokens": list(ids), "skip_special_tokens": True})
+    return _text_of(answer, "text" if plan.engine.facts.kind == "sglang" else "prompt")
 
 
 class _SglangReader:

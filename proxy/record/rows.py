@@ -43,6 +43,7 @@ _UNKNOWN: JsonObject = dict.fromkeys(
         "has_tools",
         "sampling",
         "top_logprobs",
+        "routed_experts",
         "logprobs_mode",
         "segments",
         "finish_reason",
@@ -211,6 +212,7 @@ def _profile(plan: Plan) -> JsonObject:
 def _reply(completion: Completion) -> JsonObject:
     return {
         "top_logprobs": list(completion.logprob_entries) or None,
+        "routed_experts": list(completion.routed_experts) or None,
         "finish_reason": completion.finish_reason,
         "matched_stop": completion.matched_stop,
         "audit_candidates": [list(map(list, one)) for one in completion.candidates] or None,

@@ -1,7 +1,8 @@
 """A generation request as an engine understands it, and the refusals both engines share."""
 
+import base64
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -54,6 +55,8 @@ class Setup:
     """SGLang's flag to cut prompts that are too long; only told, since nothing here is cut."""
     scale_out: bool = True
     """vLLM's endpoints that render and derender are there."""
+    mixture: bool = False
+    """The model is a mixture of experts, and the server was started to tell which were at work."""
     weight_version: str = "default"
     """The trainer's label for the weights."""
     weights: str = ""
@@ -201,6 +204,11 @@ class EngineView(Protocol):
     def label_weights(self, version: str) -> None:
         """Change the weights' label."""
         ...
+
+
+def experts_of(ids: Sequence[int]) -> str:
+    """Which experts drew these tokens: of no meaning but that it hangs on them."""
+    return base64.b64encode(bytes(token_id % 8 for token_id in ids)).decode()
 
 
 def fresh_hex(digits: int) -> str:

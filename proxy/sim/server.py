@@ -37,6 +37,7 @@ class SimEngine:
         raw_logprobs: bool | None = None,
         auto_truncates: bool = False,
         scale_out: bool = True,
+        mixture: bool = False,
         host: str = "127.0.0.1",
         port: int = 0,
         scenario: Scenario | None = None,
@@ -55,6 +56,7 @@ class SimEngine:
             raw_logprobs=raw_logprobs,
             auto_truncates=auto_truncates,
             scale_out=scale_out,
+            mixture=mixture,
             scenario=scenario,
         )
         self._engine = Engine(kind, setup, recurring, keep_requests)

@@ -37,9 +37,9 @@ class SGLang:
             return None
         return UNSEEDED if ask.seed is None else ask.seed
 
-    def whole(self, ask: Ask, completions: tuple[Completion, ...], setup: Setup, spans: Spans) -> Json:  # noqa: ARG002  as Dialect has it
+    def whole(self, ask: Ask, completions: tuple[Completion, ...], setup: Setup, spans: Spans) -> Json:
         """A `chat.completion`, or a `text_completion`."""
-        return plain.whole(ask, completions, spans) if ask.is_plain else reply.whole(ask, completions, spans)
+        return plain.whole(ask, completions, spans) if ask.is_plain else reply.whole(ask, completions, setup, spans)
 
     def events(self, ask: Ask, completions: tuple[Completion, ...], setup: Setup) -> list[Event]:
         """`chat.completion.chunk`s, or pieces of a `text_completion`."""

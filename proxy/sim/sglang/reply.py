@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from proxy.sim.ask import Ask, Event, Setup, Spans, fresh_hex
+from proxy.sim.ask import Ask, Event, Setup, Spans, experts_of, fresh_hex
 from proxy.sim.draw import Completion
 from proxy.sim.reader import Delta, Message, ReplyReader, merged, printed_pieces, read_message
 from proxy.sim.template import Json
 from proxy.sim.tokens import token_bytes
 
 
-def whole(ask: Ask, completions: Sequence[Completion], spans: Spans) -> Json:
+def whole(ask: Ask, completions: Sequence[Completion], setup: Setup, spans: Spans) -> Json:
     """A `chat.completion`."""
     messages = [read_message(c, ask.parsing, keep_tail=True) for c in completions]
     pairs = zip(completions, messages, strict=True)
@@ -22,7 +22,7 @@ def whole(ask: Ask, completions: Sequence[Completion], spans: Spans) -> Json:
         "choices": [_choice(ask, place, c, m) for place, (c, m) in enumerate(pairs)],
         "usage": _usage(ask, completions, sum(m.reasoning_tokens for m in messages)),
         "metadata": {"weight_version": spans[-1][0], "weight_versions": told},
-        **_sglext(ask, completions),
+        **_sglext(ask, completions, setup),
     }
 
 
@@ -35,7 +35,7 @@ def events(ask: Ask, completions: Sequence[Completion], setup: Setup) -> list[Ev
         for teller in tellers:
             events.extend(teller.tell(start, start + setup.tokens_per_event))
     events.extend(Event(teller.finish(), longest) for teller in tellers)
-    if told := _sglext(ask, completions):
+    if told := _sglext(ask, completions, setup):
         framed = ask.headers.get("x-sglext-ids-framed") == "1"
         payload = {**_chunk(ask), "usage": None, **told}
         events.append(Event(payload, longest, "sglext_ids" if framed else None))
@@ -123,13 +123,15 @@ def _usage(ask: Ask, completions: Sequence[Completion], thoughts: int) -> Json:
     }
 
 
-def _sglext(ask: Ask, completions: Sequence[Completion]) -> Json:
-    """The ids asked for by the body or by headers, or nothing."""
+def _sglext(ask: Ask, completions: Sequence[Completion], setup: Setup) -> Json:
+    """The ids asked for by the body or by headers, the first choice's experts, or nothing."""
     told: Json = {}
     if ask.body.get("return_input_ids_in_sglext") or ask.headers.get("x-sglext-return-input-ids") == "1":
         told["input_ids"] = list(ask.prompt)
     if ask.body.get("return_output_ids_in_sglext") or ask.headers.get("x-sglext-return-output-ids") == "1":
         told["output_ids"] = [list(c.ids) for c in completions]
+    if ask.body.get("return_routed_experts") and setup.mixture:
+        told["routed_experts"] = experts_of(completions[0].ids)
     return {"sglext": told} if told else {}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from starlette.routing import Route
 
-from proxy.sim.ask import Ask, EngineView, Event, Setup, Spans
+from proxy.sim.ask import Ask, EngineView, Event, Setup, Spans, experts_of
 from proxy.sim.draw import Completion
 from proxy.sim.shaping import Manner
 from proxy.sim.template import Json
@@ -33,8 +33,13 @@ class VLLM:
         return None if ask.seed is None else ask.seed + choice
 
     def whole(self, ask: Ask, completions: tuple[Completion, ...], setup: Setup, spans: Spans) -> Json:  # noqa: ARG002  as Dialect has it
-        """A `chat.completion`, or a `text_completion`."""
-        return plain.whole(ask, completions) if ask.is_plain else reply.whole(ask, completions)
+        """A `chat.completion`, which alone tells of experts, or a `text_completion`."""
+        if ask.is_plain:
+            return plain.whole(ask, completions)
+        payload = reply.whole(ask, completions)
+        for choice, completion in zip(payload["choices"], completions, strict=True):
+            choice["routed_experts"] = experts_of(completion.ids) if setup.mixture else None
+        return payload
 
     def events(self, ask: Ask, completions: tuple[Completion, ...], setup: Setup) -> list[Event]:
         """`chat.completion.chunk`s, or pieces of a `text_completion`."""
