@@ -81,8 +81,9 @@ class _SglangReader:
             return "", text
         if parser != SGLANG_REASONING_PARSER:
             return None
-        if self._is_thinking and not text.startswith(THINK_START):
-            text = THINK_START + text
+        if self._is_thinking:
+            # A stream takes the first opening mark out of a thought wherever it stands, a whole reply only in front.
+            text = THINK_START + (text.replace(THINK_START, "", 1) if self._plan.ask.stream else text)
         answer = await self._ask("/separate_reasoning", {"text": text, "reasoning_parser": parser})
         reasoning, said = _text_of(answer, "reasoning_text"), _text_of(answer, "text")
         return None if reasoning is None or said is None else (reasoning, said)
