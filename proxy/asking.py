@@ -14,7 +14,6 @@ from proxy.engine.dialect import Dialect
 from proxy.engine.fold import MessageFold, ReplyFold
 from proxy.engine.parts import NOT_GONE_ON, Part, cut, drawn_so_far, join, segments_of
 from proxy.engine.seam import SeamShows, continued, rest_events
-from proxy.engine.text_events import in_chat_form
 from proxy.engine.whole import may_be_end, read_whole
 from proxy.model import Completion, EngineKind, EngineRequest, Failure, JsonObject, Outcome, Plan, Segment, Weights
 from proxy.request.resume import is_position_keyed, rest_of, resume_obstacle
@@ -223,7 +222,7 @@ class Asking:
         """The message as readers have it so far, and how many tokens' logprobs they have."""
         fold, entries = MessageFold(), 0
         for event in self._running.shown(self._plan.seed.choice):
-            for choice in in_chat_form(event).get("choices") or ():
+            for choice in event.get("choices") or ():
                 fold.feed(choice.get("delta") or {})
                 entries += len((choice.get("logprobs") or {}).get("content") or ())
         return fold.whole(), entries
@@ -261,7 +260,7 @@ def judge(completion: Completion, *, may_mask: bool) -> Outcome:
 
 def _says_nothing(event: JsonObject) -> bool:
     """Whether a stream's event only opens the message: once is enough."""
-    deltas = [choice.get("delta") or {} for choice in in_chat_form(event).get("choices") or ()]
+    deltas = [choice.get("delta") or {} for choice in event.get("choices") or ()]
     return not any(value for delta in deltas for name, value in delta.items() if name != "role")
 
 

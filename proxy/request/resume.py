@@ -28,8 +28,6 @@ def _obstacles(plan: Plan, partial: Completion) -> Iterator[str]:
         yield "exact_prompts_not_taken"
     if any(plan.sampling.effective.get(name, neutral) != neutral for name, neutral in NEUTRAL_PENALTIES.items()):
         yield "penalties"
-    if plan.ask.api == "completions":
-        yield "plain_prompt"
     if plan.sampling.length.get("stop"):
         yield "stop_strings"
     if set(plan.sampling.constrained) - STATELESS_SHAPING:
@@ -39,8 +37,13 @@ def _obstacles(plan: Plan, partial: Completion) -> Iterator[str]:
 
 
 def is_position_keyed(plan: Plan) -> bool:
-    """Whether the same seed goes on with the same noise behind the partial ids: SGLang's hash of seed and position."""
-    return plan.engine.facts.kind == "sglang" and bool(plan.engine.facts.deterministic)
+    """Whether the same seed goes on with the same noise behind the partial ids.
+
+    SGLang's deterministic mode hashes seed and position; of others the probe must have shown it (vLLM's newer runner).
+    """
+    facts = plan.engine.facts
+    shown = facts.proof.draws_by_position if facts.proof else None
+    return bool(shown) or (shown is None and facts.kind == "sglang" and bool(facts.deterministic))
 
 
 def rest_of(plan: Plan, drawn: Tokens, seed: int) -> Plan:
