@@ -31,6 +31,7 @@ from proxy.wiring import Wiring
 LOOK_EVERY_S = 0.25
 # Replies that an engine ended for a pause are read to their end before the pause is said to hold.
 SETTLE_S = 2.0
+ENDS_CALLS: frozenset[PauseMode] = frozenset({"abort", "wait"})
 LONGEST_ANSWER = 300
 
 log = structlog.get_logger()
@@ -66,7 +67,8 @@ async def pause(mode: PauseMode, lease_s: float, wiring: Wiring) -> Pause:
         if in_force.pause_id == asked.pause_id:
             await _give_up(engines, wiring)
         raise
-    await wiring.pauses.emptied(SETTLE_S)
+    if mode in ENDS_CALLS:
+        await wiring.pauses.emptied(SETTLE_S)
     log.info("engines paused", mode=mode, lease_s=lease_s, engines=[engine.name for engine in engines])
     return in_force
 

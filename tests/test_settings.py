@@ -168,6 +168,7 @@ def test_every_bounded_setting_has_a_wrong_value_in_the_table() -> None:
     free = {"cassette", "host", "control_host", "control_socket", "media_hosts", "secrets_file"}
     switches = {
         "require_replayable",
+        "capture_routed_experts",
         "prove_engines",
         "auto_register",
         "heartbeat_unstreamed",

@@ -67,7 +67,7 @@ async def draw(take: Take, again: Again, wiring: Wiring) -> tuple[Plan, Completi
     plan = remake(again.call, take, again.rollout, again.engine)
     dialect = DIALECTS[again.engine.facts.kind]
     fold = ReplyFold(plan, dialect.read_tokens, wiring.settings.reasoning_field)
-    request = wiring.weights.salted(plan.engine, dialect.encode(plan))
+    request = await wiring.weights.salted_now(plan.engine, dialect.encode(plan))
     async with wiring.upstream.ask(plan.engine, request, plan.call_id) as events:
         async for event in events:
             fold.feed(event)
