@@ -304,6 +304,16 @@ def test_whatever_is_not_trainable_says_why(case: Case) -> None:
 
 @law
 @given(cases)
+def test_a_reply_without_ids_leaves_nothing_to_train_on(case: Case) -> None:
+    """In no lane, and the trajectory says why."""
+    document = case.document()
+    if any(one["state"] == "done" and not one["capture"]["complete"] for one in case.calls.values()):
+        assert "missing_ids" in document["trainable"]["reasons"]
+        assert not any(sum(branch["loss_mask"]) for branch in document["branches"])
+
+
+@law
+@given(cases)
 def test_prefixes_are_counted_over_completed_calls(case: Case) -> None:
     """Those supplied are some of those eligible, and these some of all."""
     health = case.document()["health"]

@@ -120,9 +120,16 @@ def _add_choices(draw: Any, tape: Tape, first: JsonObject) -> None:
         tape.call(first["prompt_token_ids"], draw(ids), **shared, **choice(number, first))
 
 
+SIDE_RULES: list[tuple[SideRule, ...]] = [
+    (),
+    TrajectoryRules().side_rules,
+    (SideRule("small", requested_model="sm*"),),
+    (SideRule("titles", "label", system_contains="title"), SideRule("small", requested_model="sm*")),
+    (SideRule("toolless", "keep", has_tools=False), *TrajectoryRules().side_rules),
+]
 rules = st.builds(
     TrajectoryRules,
-    side_rules=st.sampled_from([(), TrajectoryRules().side_rules, (SideRule("small", requested_model="sm*"),)]),
+    side_rules=st.sampled_from(SIDE_RULES),
     other_model_is_side=st.booleans(),
     side_uncertain=st.sampled_from(["keep", "drop"]),
     constrained_training=st.sampled_from(["keep", "mask"]),
