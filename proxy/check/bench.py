@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from proxy.engine.gate import minds_classes
 from proxy.engine.lab import Lab
-from proxy.engine.probe import Probe
+from proxy.engine.look import Look
 from proxy.engine.proof import Drawn
 from proxy.engine.upstream import Upstream
 from proxy.errors import EngineFault
@@ -36,7 +36,7 @@ class Bench:
     upstream: Upstream
     profiles: Sequence[Profile]
     require_replayable: bool
-    probe: Probe
+    look: Look
     drawn: Drawn
     proof: Proof
 
@@ -56,7 +56,7 @@ class Bench:
 
     async def refused_ask(self, more: JsonObject) -> str | None:
         """The engine's refusal of a call that nothing can run of; None where it was no refusal."""
-        answer = await self.probe.refused_ask(self.facts, more)
+        answer = await self.look.refused_ask(self.facts, more)
         return answer.text if answer.status == 400 else None
 
     async def must_not_be_disturbed(self) -> str | None:

@@ -8,8 +8,8 @@ from proxy.check.checks import CHECKS, Check
 from proxy.engine.fit import check_fit
 from proxy.engine.gate import Gates
 from proxy.engine.lab import Lab
+from proxy.engine.look import Look
 from proxy.engine.pool import DIALECTS
-from proxy.engine.probe import Probe
 from proxy.engine.proof import draw_all, judge
 from proxy.engine.upstream import Upstream
 from proxy.errors import EngineFault, EngineUnready
@@ -65,9 +65,9 @@ async def check_engine(engine: EngineSettings, settings: Settings, upstream: Ups
     """Every check of one engine; what keeps it from being checked is its problem."""
     profiles = tuple(profile.named(name) for name, profile in settings.profiles.items())
     key = engine.api_key.get_secret_value() if engine.api_key else None
-    probe = Probe(upstream, engine.url, key)
+    look = Look(upstream, engine.url, key)
     try:
-        facts = await probe.facts(engine.kind)
+        facts = await look.facts(engine.kind)
         ref = EngineRef(engine.url, engine.url, facts, key)
         dialect = DIALECTS[facts.kind]
         drawn = await draw_all(Lab(upstream, ref, dialect))
@@ -85,7 +85,7 @@ async def check_engine(engine: EngineSettings, settings: Settings, upstream: Ups
         upstream,
         profiles,
         settings.require_replayable,
-        probe,
+        look,
         drawn,
         proof,
     )

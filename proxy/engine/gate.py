@@ -35,7 +35,7 @@ def class_of(body: JsonObject) -> SamplingClass:
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class Passage:
     """One call at a gate."""
 
     sampling_class: SamplingClass
@@ -54,8 +54,8 @@ class Gate:
     def __init__(self, class_wait_s: float) -> None:
         self._class_wait_s = class_wait_s
         self._turn_began = 0.0
-        self.inside: list[Turn] = []
-        self.waiting: list[Turn] = []
+        self.inside: list[Passage] = []
+        self.waiting: list[Passage] = []
 
     @property
     def load(self) -> int:
@@ -65,49 +65,49 @@ class Gate:
     @property
     def is_mixed(self) -> bool:
         """Whether the batch holds, or since it was last empty held, both classes."""
-        return any(turn.is_disturbed for turn in self.inside)
+        return any(passage.is_disturbed for passage in self.inside)
 
-    def ask(self, turn: Turn) -> None:
+    def ask(self, passage: Passage) -> None:
         """Stand in the queue."""
-        self.waiting.append(turn)
+        self.waiting.append(passage)
 
-    def admit(self, now: float) -> tuple[Turn, ...]:
+    def admit(self, now: float) -> tuple[Passage, ...]:
         """Let in whoever may start now."""
-        return tuple(self._start(turn, now) for turn in list(self.waiting) if self._may_start(turn, now))
+        return tuple(self._start(passage, now) for passage in list(self.waiting) if self._may_start(passage, now))
 
-    def force(self, turn: Turn, now: float) -> None:
+    def force(self, passage: Passage, now: float) -> None:
         """Let one in whose patience is over; everyone whom it disturbs is marked."""
-        self._start(turn, now)
-        if self.is_mixed or any(other.sampling_class != turn.sampling_class for other in self.inside):
+        self._start(passage, now)
+        if self.is_mixed or any(other.sampling_class != passage.sampling_class for other in self.inside):
             for touched in self.inside:
                 touched.is_disturbed = True
 
-    def end(self, turn: Turn) -> None:
+    def end(self, passage: Passage) -> None:
         """Be gone, from inside or from the queue."""
         for place in (self.inside, self.waiting):
-            if turn in place:
-                place.remove(turn)
+            if passage in place:
+                place.remove(passage)
 
-    def _may_start(self, turn: Turn, now: float) -> bool:
+    def _may_start(self, passage: Passage, now: float) -> bool:
         if not self.inside:
-            return turn is self.waiting[0]
-        if self.is_mixed or turn.sampling_class != self.inside[0].sampling_class:
+            return passage is self.waiting[0]
+        if self.is_mixed or passage.sampling_class != self.inside[0].sampling_class:
             return False
-        return not any(self._has_waited(other, now) for other in self._strangers_before(turn))
+        return not any(self._has_waited(other, now) for other in self._strangers_before(passage))
 
-    def _strangers_before(self, turn: Turn) -> Iterator[Turn]:
-        ahead = self.waiting[: self.waiting.index(turn)]
-        return (other for other in ahead if other.sampling_class != turn.sampling_class)
+    def _strangers_before(self, passage: Passage) -> Iterator[Passage]:
+        ahead = self.waiting[: self.waiting.index(passage)]
+        return (other for other in ahead if other.sampling_class != passage.sampling_class)
 
-    def _has_waited(self, turn: Turn, now: float) -> bool:
-        return now - max(turn.asked_at, self._turn_began) >= self._class_wait_s
+    def _has_waited(self, passage: Passage, now: float) -> bool:
+        return now - max(passage.asked_at, self._turn_began) >= self._class_wait_s
 
-    def _start(self, turn: Turn, now: float) -> Turn:
+    def _start(self, passage: Passage, now: float) -> Passage:
         if not self.inside:
             self._turn_began = now
-        self.waiting.remove(turn)
-        self.inside.append(turn)
-        return turn
+        self.waiting.remove(passage)
+        self.inside.append(passage)
+        return passage
 
 
 class Gates:
@@ -117,7 +117,7 @@ class Gates:
         self._class_wait_s = class_wait_s
         self._class_patience_s = class_patience_s
         self._gates: dict[str, Gate] = {}
-        self._admitted: dict[Turn, asyncio.Event] = {}
+        self._admitted: dict[Passage, asyncio.Event] = {}
 
     def load(self, url: str) -> int:
         """How many calls an engine has, or has waiting."""
@@ -128,56 +128,56 @@ class Gates:
         gate = self._gates.get(url)
         return gate is None or (
             not gate.waiting
-            and all(turn.sampling_class == sampling_class for turn in gate.inside)
+            and all(passage.sampling_class == sampling_class for passage in gate.inside)
             and not gate.is_mixed
         )
 
     @asynccontextmanager
-    async def turn(self, engine: EngineRef, body: JsonObject) -> AsyncIterator[Turn]:
+    async def passage(self, engine: EngineRef, body: JsonObject) -> AsyncIterator[Passage]:
         """Be inside an engine's gate for the block, after waiting if need be."""
         gate = self._gates.setdefault(engine.url, Gate(self._class_wait_s))
         # Where classes do not matter all are one, and nobody ever waits.
         asked = class_of(body) if minds_classes(engine) else "plain"
         loop = asyncio.get_running_loop()
-        turn, linger_s = Turn(asked, loop.time()), 0.0
+        passage, linger_s = Passage(asked, loop.time()), 0.0
         try:
-            await self._enter(gate, turn, engine)
-            yield turn
+            await self._enter(gate, passage, engine)
+            yield passage
         except BaseException as error:
-            linger_s = LINGER_S if minds_classes(engine) and turn in gate.inside and may_still_run(error) else 0.0
+            linger_s = LINGER_S if minds_classes(engine) and passage in gate.inside and may_still_run(error) else 0.0
             raise
         finally:
             if linger_s:
-                loop.call_later(linger_s, self._end, gate, turn)
+                loop.call_later(linger_s, self._end, gate, passage)
             else:
-                self._end(gate, turn)
+                self._end(gate, passage)
 
-    async def _enter(self, gate: Gate, turn: Turn, engine: EngineRef) -> None:
-        gate.ask(turn)
-        admitted = self._admitted[turn] = asyncio.Event()
+    async def _enter(self, gate: Gate, passage: Passage, engine: EngineRef) -> None:
+        gate.ask(passage)
+        admitted = self._admitted[passage] = asyncio.Event()
         try:
             self._let_in(gate)
             async with asyncio.timeout(self._class_patience_s):
                 await admitted.wait()
         except TimeoutError:
-            self._force(gate, turn, engine)
+            self._force(gate, passage, engine)
         finally:
-            del self._admitted[turn]
+            del self._admitted[passage]
 
-    def _force(self, gate: Gate, turn: Turn, engine: EngineRef) -> None:
-        if turn in gate.waiting:
-            gate.force(turn, asyncio.get_running_loop().time())
-        if turn.is_disturbed:
+    def _force(self, gate: Gate, passage: Passage, engine: EngineRef) -> None:
+        if passage in gate.waiting:
+            gate.force(passage, asyncio.get_running_loop().time())
+        if passage.is_disturbed:
             metrics.class_disturbed()
             log.warning("calls of two sampling classes share a batch", engine=engine.name, calls=len(gate.inside))
 
-    def _end(self, gate: Gate, turn: Turn) -> None:
-        gate.end(turn)
+    def _end(self, gate: Gate, passage: Passage) -> None:
+        gate.end(passage)
         self._let_in(gate)
 
     def _let_in(self, gate: Gate) -> None:
-        for turn in gate.admit(asyncio.get_running_loop().time()):
-            self._admitted[turn].set()
+        for passage in gate.admit(asyncio.get_running_loop().time()):
+            self._admitted[passage].set()
 
 
 def minds_classes(engine: EngineRef) -> bool:

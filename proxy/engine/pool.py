@@ -17,8 +17,8 @@ from proxy.engine.fit import check_fit
 from proxy.engine.gate import Gates
 from proxy.engine.homes import Candidate, Homes
 from proxy.engine.lab import Lab
+from proxy.engine.look import Look, is_same_server
 from proxy.engine.nemo_rl import NemoRlDialect
-from proxy.engine.probe import Probe, is_same_server
 from proxy.engine.proof import prove
 from proxy.engine.sglang import SglangDialect
 from proxy.engine.upstream import Upstream
@@ -178,7 +178,7 @@ class Pool:
 
     async def instead_of_lost(self, rollout_id: RolloutId, profile: Profile, ref: EngineRef) -> EngineRef | None:
         """Another engine where this one no longer answers; None where it does, or where there is none like it."""
-        if await Probe(self._upstream, ref.url, ref.api_key).alive():
+        if await Look(self._upstream, ref.url, ref.api_key).alive():
             return None
         self.suspect(ref.name, "does not answer")
         return self.choose_instead(rollout_id, profile, (ref,))
@@ -228,12 +228,12 @@ class Pool:
     async def _look_at(self, engine: Engine) -> None:
         """Ask an engine who it is: it may have gone, come back, or become another one at the same address."""
         known = engine.ref.facts if engine.ref else None
-        probe = Probe(self._upstream, engine.url, engine.api_key)
+        look = Look(self._upstream, engine.url, engine.api_key)
         try:
-            facts = await probe.facts(engine.settings.kind, known)
+            facts = await look.facts(engine.settings.kind, known)
         except (EngineUnready, EngineFault) as error:
             # An engine that is paused or busy may leave questions about itself open, and is well all the same.
-            if engine.problem is not None or not await probe.alive():
+            if engine.problem is not None or not await look.alive():
                 _tell_problem(engine, error.message)
             return
         if engine.ref and engine.problem is None and is_same_server(facts, engine.ref.facts):

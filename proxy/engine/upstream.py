@@ -17,7 +17,7 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from proxy.canonical import strict_json
-from proxy.engine.gate import Gates, Turn
+from proxy.engine.gate import Gates, Passage
 from proxy.engine.sse import read_data
 from proxy.errors import EngineFault
 from proxy.model import EngineRef, EngineRequest, JsonObject
@@ -47,9 +47,9 @@ class Answer:
 class Events:
     """The events of one reply, to be read once, and what became of it at the engine's gate."""
 
-    def __init__(self, events: AsyncIterator[JsonObject], turn: Turn) -> None:
+    def __init__(self, events: AsyncIterator[JsonObject], passage: Passage) -> None:
         self._events = events
-        self._turn = turn
+        self._passage = passage
 
     def __aiter__(self) -> AsyncIterator[JsonObject]:
         return self._events
@@ -57,7 +57,7 @@ class Events:
     @property
     def is_disturbed(self) -> bool:
         """Whether a call of another sampling class shared a batch with this one so far."""
-        return self._turn.is_disturbed
+        return self._passage.is_disturbed
 
 
 class Upstream:
@@ -131,12 +131,12 @@ class Upstream:
         A whole reply is one event. Raises EngineFault: refused, error, unreachable, stalled, cut, malformed or too
         large. Leaving the block closes the connection, which makes the engine drop what it still computes.
         """
-        async with self.gates.turn(engine, request.body) as turn:
+        async with self.gates.passage(engine, request.body) as passage:
             response = await self._send(engine, request, tag)
             try:
                 if response.status_code != httpx.codes.OK:
                     raise await self._refusal(response)
-                yield Events(self._events(response), turn)
+                yield Events(self._events(response), passage)
             finally:
                 await response.aclose()
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from proxy.engine.gate import Gate, Gates, SamplingClass, Turn, class_of
+from proxy.engine.gate import Gate, Gates, Passage, SamplingClass, class_of
 from proxy.errors import EngineFault
 from proxy.model import EngineRef, Profile
 from tests import make
@@ -27,27 +27,27 @@ class Gatekeeping(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.gate, self.now, self.turn_began = Gate(WAIT_S), 0.0, 0.0
-        self.arrivals: list[Turn] = []
-        self.shared: set[Turn] = set()
+        self.arrivals: list[Passage] = []
+        self.shared: set[Passage] = set()
 
     @rule(target=outside, kind=st.sampled_from(["plain", "filtered"]))
-    def arrive(self, kind: SamplingClass) -> Turn:
-        turn = Turn(kind, self.now)
-        self.arrivals.append(turn)
-        self.gate.ask(turn)
+    def arrive(self, kind: SamplingClass) -> Passage:
+        passage = Passage(kind, self.now)
+        self.arrivals.append(passage)
+        self.gate.ask(passage)
         self.let_in()
-        return turn
+        return passage
 
-    @rule(turn=consumes(outside))
-    def end(self, turn: Turn) -> None:
-        self.gate.end(turn)
+    @rule(passage=consumes(outside))
+    def end(self, passage: Passage) -> None:
+        self.gate.end(passage)
         self.let_in()
 
     @precondition(lambda self: self.gate.waiting)
     @rule(place=st.integers(0, 3))
     def lose_patience(self, place: int) -> None:
-        turn = self.gate.waiting[min(place, len(self.gate.waiting) - 1)]
-        self.gate.force(turn, self.now)
+        passage = self.gate.waiting[min(place, len(self.gate.waiting) - 1)]
+        self.gate.force(passage, self.now)
 
     @rule(seconds=st.floats(0, 50))
     def time_passes(self, seconds: float) -> None:
@@ -59,28 +59,28 @@ class Gatekeeping(RuleBasedStateMachine):
         was_empty = not self.gate.inside
         self.turn_began = self.now if was_empty else self.turn_began
         oldest = self.gate.waiting[0] if self.gate.waiting else None
-        for turn in self.gate.admit(self.now):
-            assert not turn.is_disturbed
-            assert turn is oldest or not any(self.is_due(other) for other in self.strangers_before(turn))
-            assert not was_empty or turn.sampling_class == oldest.sampling_class
+        for passage in self.gate.admit(self.now):
+            assert not passage.is_disturbed
+            assert passage is oldest or not any(self.is_due(other) for other in self.strangers_before(passage))
+            assert not was_empty or passage.sampling_class == oldest.sampling_class
 
-    def strangers_before(self, turn: Turn) -> Iterator[Turn]:
-        earlier = self.arrivals[: self.arrivals.index(turn)]
+    def strangers_before(self, passage: Passage) -> Iterator[Passage]:
+        earlier = self.arrivals[: self.arrivals.index(passage)]
         waiting = self.gate.waiting
-        return (other for other in earlier if other in waiting and other.sampling_class != turn.sampling_class)
+        return (other for other in earlier if other in waiting and other.sampling_class != passage.sampling_class)
 
-    def is_due(self, turn: Turn) -> bool:
-        return self.now - max(turn.asked_at, self.turn_began) >= WAIT_S
+    def is_due(self, passage: Passage) -> bool:
+        return self.now - max(passage.asked_at, self.turn_began) >= WAIT_S
 
     @invariant()
     def whoever_shares_a_batch_with_another_class_is_marked(self) -> None:
-        if len({turn.sampling_class for turn in self.gate.inside}) > 1:
+        if len({passage.sampling_class for passage in self.gate.inside}) > 1:
             self.shared |= set(self.gate.inside)
-        assert all(turn.is_disturbed for turn in self.shared)
+        assert all(passage.is_disturbed for passage in self.shared)
 
     @invariant()
     def a_batch_that_was_mixed_marks_all_until_it_is_empty(self) -> None:
-        assert len({turn.is_disturbed for turn in self.gate.inside}) < 2
+        assert len({passage.is_disturbed for passage in self.gate.inside}) < 2
 
     @invariant()
     def the_gate_is_never_shut_for_nothing(self) -> None:
@@ -99,17 +99,17 @@ TestGatekeeping = Gatekeeping.TestCase
 @pytest.mark.parametrize("first", ["plain", "filtered"])
 def test_under_steady_load_of_both_classes_nobody_waits_longer_than_a_turn_each_way(first: SamplingClass) -> None:
     """Arrivals every second of both classes, each call runs 8 s: the longest wait is two turns and two drains."""
-    gate, running, waits = Gate(WAIT_S), dict[Turn, float](), list[float]()
+    gate, running, waits = Gate(WAIT_S), dict[Passage, float](), list[float]()
     second: SamplingClass = "filtered" if first == "plain" else "plain"
     for now in range(1000):
-        for turn in [turn for turn, end in running.items() if end <= now]:
-            gate.end(turn)
-            del running[turn]
+        for passage in [passage for passage, end in running.items() if end <= now]:
+            gate.end(passage)
+            del running[passage]
         for kind in (first, second):
-            gate.ask(Turn(kind, now))
-        for turn in gate.admit(now):
-            running[turn] = now + 8
-            waits.append(now - turn.asked_at)
+            gate.ask(Passage(kind, now))
+        for passage in gate.admit(now):
+            running[passage] = now + 8
+            waits.append(now - passage.asked_at)
 
     assert len(waits) > 1500
     assert max(waits) <= 2 * (WAIT_S + 8)
@@ -117,13 +117,13 @@ def test_under_steady_load_of_both_classes_nobody_waits_longer_than_a_turn_each_
 
 def test_the_class_inside_lets_its_own_in_until_another_has_waited_a_turn() -> None:
     """Then it drains, and the other class has its turn."""
-    gate, order = Gate(WAIT_S), list[tuple[float, Turn]]()
+    gate, order = Gate(WAIT_S), list[tuple[float, Passage]]()
 
-    def at(now: float, *kinds: SamplingClass) -> list[Turn]:
-        turns = [Turn(kind, now) for kind in kinds]
-        for turn in turns:
-            gate.ask(turn)
-        order.extend((now, turn) for turn in gate.admit(now))
+    def at(now: float, *kinds: SamplingClass) -> list[Passage]:
+        turns = [Passage(kind, now) for kind in kinds]
+        for passage in turns:
+            gate.ask(passage)
+        order.extend((now, passage) for passage in gate.admit(now))
         return turns
 
     (training,) = at(0, "plain")
@@ -139,13 +139,13 @@ def test_the_class_inside_lets_its_own_in_until_another_has_waited_a_turn() -> N
     gate.end(greedy)
     at(51)
     assert gate.inside == [late]
-    assert not any(turn.is_disturbed for _, turn in order)
+    assert not any(passage.is_disturbed for _, passage in order)
 
 
 def test_while_classes_are_mixed_nobody_starts_until_the_batch_is_empty() -> None:
     """The engine stays with the filtered path until then, so a newcomer would be touched as well."""
     gate = Gate(WAIT_S)
-    plain, greedy, late = Turn("plain", 0), Turn("filtered", 0), Turn("plain", 301)
+    plain, greedy, late = Passage("plain", 0), Passage("filtered", 0), Passage("plain", 301)
     gate.ask(plain)
     gate.ask(greedy)
     gate.admit(0)
@@ -157,7 +157,7 @@ def test_while_classes_are_mixed_nobody_starts_until_the_batch_is_empty() -> Non
 
     gate.end(plain)
     gate.admit(302)
-    assert [turn.is_disturbed for turn in (plain, greedy, late)] == [True, True, False]
+    assert [passage.is_disturbed for passage in (plain, greedy, late)] == [True, True, False]
     assert gate.inside == [late]
 
 
@@ -197,11 +197,11 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def hold(gates: Gates, engine: EngineRef, body: Any, until: asyncio.Event, log: list[str], name: str) -> Turn:
-    async with gates.turn(engine, body) as turn:
+async def hold(gates: Gates, engine: EngineRef, body: Any, until: asyncio.Event, log: list[str], name: str) -> Passage:
+    async with gates.passage(engine, body) as passage:
         log.append(name)
         await until.wait()
-    return turn
+    return passage
 
 
 @pytest.mark.anyio
@@ -220,7 +220,7 @@ async def test_only_a_deterministic_sglang_minds(kind: str, at_once: list[str]) 
     ended.set()
     turns = await asyncio.gather(*tasks)
     assert log == ["plain", "greedy"]
-    assert not any(turn.is_disturbed for turn in turns)
+    assert not any(passage.is_disturbed for passage in turns)
     assert gates.load(engine.url) == 0
 
 
@@ -273,10 +273,10 @@ async def test_a_call_that_was_cut_still_counts_for_a_moment(
     monkeypatch.setattr("proxy.engine.gate.LINGER_S", 0.02)
     gates, engine = Gates(), deterministic()
     with pytest.raises(type(error)):
-        async with gates.turn(engine, PLAIN):
+        async with gates.passage(engine, PLAIN):
             raise error
 
     assert gates.is_open(engine.url, "filtered") is not lingers
-    async with gates.turn(engine, GREEDY) as turn:
-        assert not turn.is_disturbed
+    async with gates.passage(engine, GREEDY) as passage:
+        assert not passage.is_disturbed
     assert gates.load(engine.url) == 0

@@ -133,9 +133,9 @@ async def test_a_rollout_leaves_an_engine_that_is_over_its_share_and_only_then()
     home = engines.choose(ROLLOUTS[0], TRAIN)
     async with AsyncExitStack() as calls:
         for _ in range(7):
-            await calls.enter_async_context(engines._gates.turn(home, dict(plain)))
+            await calls.enter_async_context(engines._gates.passage(home, dict(plain)))
         assert engines.choose(ROLLOUTS[0], TRAIN) == home
-        await calls.enter_async_context(engines._gates.turn(home, dict(plain)))
+        await calls.enter_async_context(engines._gates.passage(home, dict(plain)))
         moved = engines.choose(ROLLOUTS[0], TRAIN)
         assert moved != home
 
@@ -150,7 +150,7 @@ async def test_a_class_goes_where_it_need_not_wait() -> None:
         known(engine, kind="sglang", deterministic=True)
     busy = engines.engines[0].ref
     assert busy
-    async with engines._gates.turn(busy, dict(replace(TRAIN, temperature=0.0).pinned())):
+    async with engines._gates.passage(busy, dict(replace(TRAIN, temperature=0.0).pinned())):
         assert {engines.choose(rollout, TRAIN).name for rollout in ROLLOUTS[:50]} == {"engine-1"}
         greedy = replace(TRAIN, temperature=0.0)
         assert len({engines.choose(RolloutId(f"g{place}"), greedy).name for place in range(50)}) == 2

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from proxy.engine.lab import Draw, Lab
+from proxy.engine.look import Look
 from proxy.engine.pool import DIALECTS
-from proxy.engine.probe import Probe
 from proxy.engine.proof import prove
 from proxy.engine.upstream import Upstream
 from proxy.model import EngineRef, Proof
@@ -27,7 +27,7 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 
 async def lab(upstream: Upstream, engine: FakeEngine) -> Lab:
-    facts = await Probe(upstream, engine.url, None).facts("auto")
+    facts = await Look(upstream, engine.url, None).facts("auto")
     return Lab(upstream, EngineRef("e", engine.url, facts), DIALECTS[facts.kind])
 
 

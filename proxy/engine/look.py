@@ -31,7 +31,7 @@ MALFORMED_PROMPT: dict[EngineKind, tuple[JsonObject, str]] = {
 SMALLEST_ASK: JsonObject = {"messages": [{"role": "user", "content": "-"}], "max_tokens": 1}
 
 
-class Probe:
+class Look:
     """Questions to one engine."""
 
     def __init__(self, upstream: Upstream, url: str, api_key: str | None) -> None:

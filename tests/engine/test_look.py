@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from proxy.engine.look import Look
 from proxy.engine.pool import Pool
-from proxy.engine.probe import Probe
 from proxy.engine.upstream import Upstream
 from proxy.errors import EngineUnready
 from proxy.settings import EngineSettings
@@ -54,7 +54,7 @@ def stub(answers: dict[str, tuple[int, bytes]]) -> Iterator[str]:
 async def test_vllm_tells_version_model_context_and_vocabulary(upstream: Upstream) -> None:
     """The vocabulary's size comes out of the refusal of an impossible bias."""
     with FakeEngine("vllm", model="tiny", max_model_len=2048) as engine:
-        facts = await Probe(upstream, engine.url, None).facts("auto")
+        facts = await Look(upstream, engine.url, None).facts("auto")
 
     assert (facts.kind, facts.version, facts.model) == ("vllm", "0.32.0", "tiny")
     assert (facts.context_length, facts.vocabulary, facts.deterministic) == (2048, 300, None)
@@ -65,7 +65,7 @@ async def test_vllm_tells_version_model_context_and_vocabulary(upstream: Upstrea
 async def test_sglang_tells_whether_it_is_deterministic(upstream: Upstream, *, deterministic: bool) -> None:
     """Without the mode it ignores seeds."""
     with FakeEngine("sglang", deterministic=deterministic, max_model_len=2048) as engine:
-        facts = await Probe(upstream, engine.url, None).facts("auto")
+        facts = await Look(upstream, engine.url, None).facts("auto")
 
     assert (facts.kind, facts.version, facts.context_length, facts.vocabulary) == ("sglang", "0.5.23", 2048, 300)
     assert (facts.deterministic, facts.honours_seeds) == (deterministic, deterministic)
@@ -76,7 +76,7 @@ async def test_sglang_tells_whether_it_is_deterministic(upstream: Upstream, *, d
 async def test_a_probe_generates_nothing(upstream: Upstream, kind: Any) -> None:
     """No request reaches the sampler."""
     with FakeEngine(kind) as engine:
-        await Probe(upstream, engine.url, None).facts("auto")
+        await Look(upstream, engine.url, None).facts("auto")
 
     assert engine.requests == []
 
@@ -85,7 +85,7 @@ async def test_a_probe_generates_nothing(upstream: Upstream, kind: Any) -> None:
 async def test_an_engine_that_reads_prompt_ids_shows_it_in_a_refusal(upstream: Upstream, kind: Any) -> None:
     """Malformed ids are noticed before an impossible bias is."""
     with FakeEngine(kind) as engine:
-        facts = await Probe(upstream, engine.url, None).facts("auto")
+        facts = await Look(upstream, engine.url, None).facts("auto")
 
     assert facts.takes_exact_prompts is True
 
@@ -105,7 +105,7 @@ async def test_an_engine_that_passes_prompt_ids_by_is_known(
     """Older servers, and routers, drop the field without a word; what is no refusal proves nothing."""
     models = b'{"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 10}]}'
     with stub({"/v1/models": (200, models), "/v1/chat/completions": refusal}) as url:
-        facts = await Probe(upstream, url, None).facts("auto")
+        facts = await Look(upstream, url, None).facts("auto")
 
     assert facts.takes_exact_prompts is verdict
 
@@ -115,7 +115,7 @@ async def test_a_fingerprint_is_of_kind_model_tokenizer_and_template(upstream: U
 
     async def look(kind: Any, **setup: Any) -> str | None:
         with FakeEngine(kind, **setup) as engine:
-            return (await Probe(upstream, engine.url, None).facts("auto")).fingerprint
+            return (await Look(upstream, engine.url, None).facts("auto")).fingerprint
 
     vllm = await look("vllm")
 
@@ -129,7 +129,7 @@ async def test_another_template_is_another_fingerprint(upstream: Upstream) -> No
     told = []
     for answer in ((200, b'{"tokens": [1, 2]}'), (200, b'{"tokens": [1, 3]}'), (400, b"{}"), (404, b"{}")):
         with stub({"/v1/models": (200, models), "/tokenize": answer}) as url:
-            told.append((await Probe(upstream, url, None).facts("auto")).fingerprint)
+            told.append((await Look(upstream, url, None).facts("auto")).fingerprint)
 
     assert len(set(told)) == 4
     assert told[3] is None, "what cannot be asked is not known"
@@ -138,7 +138,7 @@ async def test_another_template_is_another_fingerprint(upstream: Upstream) -> No
 async def test_another_kind_than_configured_is_told(upstream: Upstream) -> None:
     """A wrong setting is found before the first call."""
     with FakeEngine("vllm") as engine, pytest.raises(EngineUnready, match="as sglang but looks like vllm"):
-        await Probe(upstream, engine.url, None).facts("sglang")
+        await Look(upstream, engine.url, None).facts("sglang")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ async def test_whoever_is_no_engine_is_unready_with_a_reason(
 ) -> None:
     """Never a crash: the pool tells the reason and looks again."""
     with stub(answers) as url, pytest.raises(EngineUnready):
-        await Probe(upstream, url, None).facts("auto")
+        await Look(upstream, url, None).facts("auto")
 
 
 async def test_an_older_sglang_is_asked_by_its_older_paths(upstream: Upstream) -> None:
@@ -175,7 +175,7 @@ async def test_an_older_sglang_is_asked_by_its_older_paths(upstream: Upstream) -
         "/get_model_info": (200, b'{"weight_version": "3"}'),
     }
     with stub(answers) as url:
-        facts = await Probe(upstream, url, None).facts("auto")
+        facts = await Look(upstream, url, None).facts("auto")
 
     assert (facts.version, facts.vocabulary, facts.deterministic) == ("0.5.17", None, True)
     assert facts.details["weight_version"] == "3"
@@ -186,7 +186,7 @@ async def test_nobody_at_the_address_is_a_reason_too(upstream: Upstream) -> None
     with stub({}) as url:
         pass
     with pytest.raises(EngineUnready, match="cannot be reached"):
-        await Probe(upstream, url, None).facts("auto")
+        await Look(upstream, url, None).facts("auto")
 
 
 async def test_a_pool_finds_its_engines_and_loses_the_dead(upstream: Upstream) -> None:
