@@ -100,9 +100,7 @@ def test_an_image_that_nobody_would_see_is_refused(site: Site) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_real_model_uses_a_tool_and_reads_its_result(real_model: Site, *, stream: bool) -> None:
-    """Both turns with the SDK. The tool is forced, since so small a model seldom thinks of it, and whatever it writes as
-    arguments is an object to the client and is known again by its id.
-    """
+    """The tool is forced; whatever so small a model writes as arguments is an object to the client, and known again."""
     client = real_model.rollout(f"forced-{stream}")
     tool = ADD | {"input_schema": {"type": "object", "properties": {"a": {"enum": [1, 2, 3]}}, "required": ["a"]}}
     body = hello("add", tools=[tool], max_tokens=60, stop_sequences=["."])
