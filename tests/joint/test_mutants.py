@@ -25,8 +25,8 @@ SECOND_LINES = {
 
 def by_hand_cases() -> list[Case]:
     """Refusals that no battery brings about."""
-    call = '<tool_call>\n{"name": "look_up", "arguments": {}}\n</tool_call>\n'
-    cut = {"end": None, "finish": "length in a call", "finish_reason": "length"}
+    call = '<think>\nnonceaad\n</think>\n\n<tool_call>\n{"name": "look_up", "arguments": {}}\n</tool_call>\n'
+    cut = {"end": None, "finish": "length in a call", "finish_reason": "length", "reasoning": "nonceaad"}
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
     return [
         by_hand("qwen3", [user("nonceaaa"), said("nonceaab"), user("nonceaac " + " ".join(BASES))]),
