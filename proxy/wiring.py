@@ -16,7 +16,7 @@ from proxy.keys import Keys, load_keys
 from proxy.model import CallId, Finding
 from proxy.pauses import Pauses
 from proxy.profiles import Profiles
-from proxy.record.sqlite import SqliteStore, open_reading
+from proxy.record.sqlite import SqliteStore
 from proxy.record.store import Store
 from proxy.request.templates import Templates
 from proxy.running import Turns
@@ -73,7 +73,7 @@ async def wire(settings: Settings) -> Wiring:
     if minted:
         log.warning("secrets were minted", file=str(settings.secrets_file.resolve()))
     owner = clock.new_id("px")
-    cassette = await insert_cassette(settings)
+    cassette = await open_tape(settings.cassette, settings.store_path) if settings.cassette else None
     store = ScratchStore() if cassette else SqliteStore(settings.store_path, durability=settings.durability)
     await store.open()
     profiles = Profiles(settings.profiles)
@@ -92,12 +92,16 @@ async def wire(settings: Settings) -> Wiring:
     await weights.load()
     if pause := await store.pause():
         pauses.begin(pause)
-    pool = await shelve(cassette, upstream) or Pool(
-        settings.engines,
-        upstream,
-        require_replayable=settings.require_replayable,
-        gates=gates,
-        prove_engines=settings.prove_engines,
+    pool = (
+        Shelf(cassette.engine, upstream)
+        if cassette
+        else Pool(
+            settings.engines,
+            upstream,
+            require_replayable=settings.require_replayable,
+            gates=gates,
+            prove_engines=settings.prove_engines,
+        )
     )
     return Wiring(
         settings=settings,
@@ -116,23 +120,6 @@ async def wire(settings: Settings) -> Wiring:
         aside=asyncio.Semaphore(settings.replays_at_once),
         cassette=cassette,
     )
-
-
-async def insert_cassette(settings: Settings) -> Tape | None:
-    """The recorded run that is to be served back, if any. Raises ValueError where the store does not hold it."""
-    if settings.cassette is None:
-        return None
-    return await open_tape(settings.cassette, await open_reading(settings.store_path))
-
-
-async def shelve(cassette: Tape | None, upstream: Upstream) -> Pool | None:
-    """The pool of a cassette. Raises ValueError where the run holds nothing that was answered."""
-    if cassette is None:
-        return None
-    recorded = await cassette.first_engine()
-    if recorded is None:
-        raise ValueError(f"cassette: no call of run {cassette.run!r} came to an end")
-    return Shelf(recorded, upstream)
 
 
 def salt_root() -> tuple[str, str]:

@@ -6,10 +6,11 @@ with the same canonical conversation, occurrence and choice, which are what its 
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from proxy.cassette.departure import Departure, depart
 from proxy.model import Ask, JsonObject, Plan, Rollout, RolloutId
-from proxy.record.sqlite import SqliteReading
+from proxy.record.sqlite import SqliteReading, open_reading
 from proxy.record.store import RolloutFilter
 from proxy.request.conversation import read_conversation
 
@@ -36,6 +37,8 @@ class Tape:
         self._by_place = {(one.group, one.sample, one.attempt): one for one in rollouts}
         self._tracks: dict[RolloutId, tuple[Track, ...]] = {}
         self._played: set[str] = set()
+        self.engine: JsonObject = {}
+        """What was recorded of the run's engine, by the first call that knows it."""
 
     async def close(self) -> None:
         await self._reading.close()
@@ -65,13 +68,14 @@ class Tape:
                 return track.call
         return self._departure(plan.ask, tracks)
 
-    async def first_engine(self) -> JsonObject | None:
-        """What was recorded of the engine, by the first call that knows it."""
+    async def load(self) -> None:
+        """Find the engine. Raises ValueError where no call of the run came to an end."""
         for rollout in self._by_id.values():
             for track in await self._of(rollout):
-                engine: JsonObject = track.call["engine"]
-                return engine
-        return None
+                self.engine = track.call["engine"]
+                return
+        held = "no call that came to an end" if self._by_id else "no rollout"
+        raise ValueError(f"cassette: the store holds {held} of run {self.run!r}")
 
     def _departure(self, ask: Ask, tracks: Sequence[Track]) -> Departure:
         """Against the recorded call that shares most of the conversation; of several the first that was not played."""
@@ -113,14 +117,26 @@ def _tracks(calls: Sequence[JsonObject]) -> Iterator[Track]:
         yield Track(call, told.history, (told.tools_hash, told.template_hash))
 
 
-async def open_tape(run: str, reading: SqliteReading) -> Tape:
-    """The run's rollouts. Raises ValueError where there are none."""
-    rollouts, cursor = list[Rollout](), None
+async def open_tape(run: str, path: Path) -> Tape:
+    """A run of a store, which may be in use.
+
+    Raises ValueError where there is nothing to play, StoreDown and StoreUnreadable.
+    """
+    reading = await open_reading(path)
+    try:
+        tape = Tape(run, reading, [rollout async for rollout in _rollouts(run, reading)])
+        await tape.load()
+    except BaseException:
+        await reading.close()
+        raise
+    return tape
+
+
+async def _rollouts(run: str, reading: SqliteReading) -> AsyncIterator[Rollout]:
+    cursor: str | None = None
     while True:
         page = await reading.rollouts(RolloutFilter(run=run), cursor, PAGE)
-        rollouts += page.items
+        for rollout in page.items:
+            yield rollout
         if (cursor := page.cursor) is None:
-            break
-    if not rollouts:
-        raise ValueError(f"cassette: the store holds no rollout of run {run!r}")
-    return Tape(run, reading, rollouts)
+            return
