@@ -9,7 +9,6 @@ import base64
 import contextlib
 import json
 import math
-import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,27 +17,20 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-from starlette.concurrency import run_in_threadpool
 
 from proxy.canonical import digest
 from proxy.clock import ticks
+from proxy.control.assembly import settled_trajectory
 from proxy.control.auth import READ
 from proxy.control.edge import ControlRoute, Wired, json_answer, json_text, query_of
 from proxy.control.reads import present_rollout
 from proxy.errors import BadAsk, RolloutClosed
-from proxy.model import JsonObject, Rollout
+from proxy.model import Rollout
 from proxy.record.store import Page, RolloutFilter
-from proxy.settings import Settings, SideCallSettings
-from proxy.trajectory.assemble import assemble_calls
-from proxy.trajectory.call_facts import CallFacts, read_calls
-from proxy.trajectory.documents import trajectory_parts
-from proxy.trajectory.rules import TITLE_CALL, SideRule, TrajectoryRules
 from proxy.wiring import Wiring
 
 router = APIRouter(route_class=ControlRoute, dependencies=[READ])
 
-# A page is held as documents, whose lists of ids take ten times the room of packed ones.
-CALLS_A_PAGE = 32
 # Cursors move on by whole pages, so a page is what a cursor may have to remember of groups at the least.
 ROLLOUTS_A_PAGE = 100
 # Hex digits that tell a group within a cursor: 64 bits.
@@ -46,8 +38,6 @@ MARK_DIGITS = 16
 LOOK_AGAIN_S = 1.0
 # Looking takes at most this share of a follower's time, however many rollouts wait for their group to close.
 LOOKING_SHARE = 0.1
-# An outcome that is set while a long rollout is read makes the reading begin anew, so often at most.
-MOST_READINGS = 3
 
 
 class TrajectoryQuery(BaseModel):
@@ -127,55 +117,6 @@ async def list_trajectories(
     return StreamingResponse(_lines(wiring, query, cursor), media_type="application/x-ndjson")
 
 
-async def trajectory_of(wiring: Wiring, rollout: Rollout, *, include_all: bool = False) -> JsonObject:
-    """A rollout's calls, assembled, its branches yet to be made; beside the event loop, since that takes its time."""
-    calls, rules = await facts_of(wiring, rollout), rules_of(wiring)
-
-    def work() -> JsonObject:
-        return trajectory_parts(assemble_calls(rollout, calls, rules), include_all=include_all)
-
-    return await run_in_threadpool(work)
-
-
-async def facts_of(wiring: Wiring, rollout: Rollout) -> list[CallFacts]:
-    """What assembly reads of a rollout's calls, page by page, so that no more than a page is held as documents."""
-    calls = list[CallFacts]()
-    async for page in _calls(wiring, rollout):
-        calls += await run_in_threadpool(read_calls, page.items, len(calls))
-    return calls
-
-
-def rules_of(wiring: Wiring) -> TrajectoryRules:
-    """The rules that the settings put in force."""
-    settings = wiring.settings
-    return TrajectoryRules(
-        side_rules=side_rules(settings),
-        other_model_is_side=settings.side_other_model,
-        side_uncertain=settings.side_uncertain,
-        constrained_training=settings.constrained_training,
-    )
-
-
-def side_rules(settings: Settings) -> tuple[SideRule, ...]:
-    """One's own rules first, so that they can keep what a built-in one would take out."""
-    built_in = (TITLE_CALL,) if settings.side_title_calls else ()
-    return (*map(_rule, settings.side_calls), *built_in)
-
-
-def _rule(told: SideCallSettings) -> SideRule:
-    return SideRule(
-        told.name,
-        told.action,
-        told.requested_model,
-        told.system_contains,
-        None if told.system_matches is None else re.compile(told.system_matches),
-        tuple(told.signals.items()),
-        told.has_tools,
-        told.most_messages,
-        told.alone,
-    )
-
-
 def read_cursor(query: TrajectoriesQuery) -> Cursor:
     """The cursor that a line of the same query gave; raises BadAsk on anything else."""
     if query.since is None:
@@ -236,19 +177,6 @@ async def _group_lines(
             yield await json_text({"cursor": cursor.text(query), "trajectory": document}) + b"\n"
 
 
-async def settled_trajectory(wiring: Wiring, rollout: Rollout, *, include_all: bool = False) -> JsonObject | None:
-    """A rollout's trajectory, of the revision that it names; None where it was deleted meanwhile."""
-    for _ in range(MOST_READINGS):
-        document = await trajectory_of(wiring, rollout, include_all=include_all)
-        now = await wiring.store.rollout(rollout.rollout_id)
-        if now is None or now.state == "deleted":
-            return None
-        if now.revision == rollout.revision:
-            return document
-        rollout = now
-    return document
-
-
 def is_ready(members: Sequence[Rollout], *, require_outcome: bool) -> bool:
     """Whether nothing more is to come of a group."""
     return all(one.state != "open" and (one.outcome is not None or not require_outcome) for one in members)
@@ -286,11 +214,3 @@ def _mark(members: Sequence[Rollout]) -> str:
 
 def _in_order(members: Sequence[Rollout]) -> tuple[Rollout, ...]:
     return tuple(sorted(members, key=lambda rollout: (rollout.sample, rollout.attempt)))
-
-
-async def _calls(wiring: Wiring, rollout: Rollout) -> AsyncIterator[Page[JsonObject]]:
-    page = await wiring.store.calls(rollout.rollout_id, None, CALLS_A_PAGE)
-    yield page
-    while page.cursor is not None:
-        page = await wiring.store.calls(rollout.rollout_id, page.cursor, CALLS_A_PAGE)
-        yield page

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
+from proxy.control.assembly import facts_of, rules_of
 from proxy.control.auth import READ
 from proxy.control.edge import ControlRoute, Wired, json_answer, query_of
 from proxy.control.reads import present_rollout, unknown_call
-from proxy.control.trajectories import facts_of, rules_of
 from proxy.engine.texts import texts_of
 from proxy.model import CallId, EngineRef, JsonObject, Rollout
 from proxy.trajectory.assemble import Trajectory, assemble_calls

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.control import trajectories
+from proxy.control import assembly, trajectories
 from proxy.model import CallId, Parent
 from tests import make
 from tests.control.conftest import Control, Told
@@ -95,7 +95,7 @@ async def test_all_shows_what_is_left_out_otherwise(control: Control) -> None:
 
 async def test_a_rollout_of_many_pages_is_read_to_its_end(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many calls it has."""
-    monkeypatch.setattr(trajectories, "CALLS_A_PAGE", 2)
+    monkeypatch.setattr(assembly, "CALLS_A_PAGE", 2)
     await control.opened("r1")
     for _ in range(5):
         await said(control, "r1", (1,), (2,))
@@ -229,7 +229,7 @@ async def test_followed_lines_come_as_groups_close(control: Control, monkeypatch
 async def test_a_line_is_of_the_revision_that_it_names(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     """An outcome that is set while a rollout is read makes the reading begin anew."""
     (rollout_id,) = await group(control, "g", 1)
-    reading, set_once = trajectories.facts_of, list[bool]()
+    reading, set_once = assembly.facts_of, list[bool]()
 
     async def judged(*asked: Any) -> Any:
         calls = await reading(*asked)
@@ -238,7 +238,7 @@ async def test_a_line_is_of_the_revision_that_it_names(control: Control, monkeyp
             await control.ask("PUT", f"/rollouts/{rollout_id}/outcome", json={"reward": 1})
         return calls
 
-    monkeypatch.setattr(trajectories, "facts_of", judged)
+    monkeypatch.setattr(assembly, "facts_of", judged)
     (line,) = await lines(control)
 
     assert (line["trajectory"]["outcome"], line["trajectory"]["revision"]) == ({"reward": 1}, 1)
@@ -249,13 +249,13 @@ async def test_a_rollout_that_is_deleted_while_it_is_read_is_left_out(
 ) -> None:
     """A row without its calls would look like a rollout that made none."""
     await group(control, "g", 1)
-    reading = trajectories.facts_of
+    reading = assembly.facts_of
 
     async def deleted(*asked: Any) -> Any:
         await control.ask("DELETE", "/rollouts/g-0")
         return await reading(*asked)
 
-    monkeypatch.setattr(trajectories, "facts_of", deleted)
+    monkeypatch.setattr(assembly, "facts_of", deleted)
 
     assert await lines(control) == []
 

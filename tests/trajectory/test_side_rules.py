@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.control.trajectories import side_rules
+from proxy.control.assembly import side_rules
 from proxy.model import JsonObject
 from proxy.settings_sources import load_settings
 from proxy.trajectory.assemble import assemble
