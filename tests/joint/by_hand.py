@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.model import JsonObject
-from tests.joint.conversations import Case
+from tests.joint.case import Case
 from tests.joint.engine import Engine, Kind
 from tests.joint.families import family_of, templates
 from tests.joint.texts import Literals

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from proxy.model import JsonObject
-from tests.joint.conversations import Case
+from tests.joint.case import Case
 from tests.joint.texts import NONCE
 
 # Stands in the place of a new text that is blank, so that it can be found.

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.joint.by_hand import by_hand, result, said, user
-from tests.joint.conversations import Case
+from tests.joint.case import Case
 from tests.joint.families import family_of
 from tests.joint.trial import try_case
 from tests.joint.vocabulary import vocabulary

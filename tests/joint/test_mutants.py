@@ -6,7 +6,7 @@ import pytest
 
 from proxy.request.joint import BASES, Refused
 from tests.joint.by_hand import by_hand, result, said, user
-from tests.joint.conversations import Case
+from tests.joint.case import Case
 from tests.joint.families import templates
 from tests.joint.mutants import Check, checks
 from tests.joint.trial import trials, try_case

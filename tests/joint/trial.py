@@ -10,7 +10,8 @@ from proxy.model import SampledTurn
 from proxy.request import joint
 from proxy.request.joint import Decode, Habits, Refused, Render, Tail, Turn, Unrendered
 from proxy.supply import turn_in
-from tests.joint.conversations import Case, make_case
+from tests.joint.case import Case
+from tests.joint.conversations import make_case
 from tests.joint.engine import UnrenderableError
 from tests.joint.oracle import MustRefuse, right_tail
 
