@@ -131,7 +131,9 @@ async def watch_pauses(wiring: Wiring) -> None:
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         try:
-            in_force, held = await wiring.store.pause(), wiring.pauses.in_force
+            # In this order: what is read must not be older than what it is compared with.
+            held = wiring.pauses.in_force
+            in_force = await wiring.store.pause()
             if in_force is not None and in_force != held:
                 await obey(in_force, wiring)
             elif in_force is None and held is not None and held == wiring.pauses.in_force:

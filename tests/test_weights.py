@@ -1,5 +1,6 @@
 """New weights under running rollouts: no call is lost, and no token is labelled with weights that did not draw it."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -379,6 +380,47 @@ def test_weights_that_the_engine_does_not_report_are_refused(start: Callable[...
     assert "'w2'" in answer.json()["error"]["message"]
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "unknown_engine")
     assert [engine["weights"]["version"] for engine in site.proxy.control.get("/engines").json()["engines"]] != ["w3"]
+
+
+@KINDS
+def test_new_weights_make_no_other_engine(start: Callable[..., Site], kind: str) -> None:
+    """SGLang names itself after the path that they came from; a rollout goes on from its exact ids all the same."""
+    site = start(kind)
+    (before,) = site.proxy.control.get("/engines").json()["engines"]
+    client = site.proxy.rollout()
+    said = client.chat("hello", max_tokens=60).json()["choices"][0]["message"]
+    site.do("/pause", {})
+    site.load("w2")
+    site.do("/resume")
+    site.proxy.do(site.proxy.wiring.pool.look())
+    (after,) = site.proxy.control.get("/engines").json()["engines"]
+    talk = [{"role": "user", "content": "hello"}, said, {"role": "user", "content": "go on"}]
+    client.post({"model": "policy", "messages": talk})
+
+    assert (after["model"], after["fingerprint"]) == (before["model"], before["fingerprint"])
+    assert client.calls()[1]["prefix"]["supplied"], client.calls()[1]["prefix"]
+
+
+def test_a_late_look_does_not_open_the_door(start: Callable[..., Site]) -> None:
+    """What was read before a pause began says nothing of it."""
+    site = start("sglang")
+    store, read = site.proxy.wiring.store, site.proxy.wiring.store.pause
+    held = threading.Event()
+
+    async def late() -> Pause | None:
+        found = await read()
+        while not held.is_set():  # noqa: ASYNC110  set from another thread
+            await asyncio.sleep(0.01)
+        return found
+
+    store.pause = late  # type: ignore[method-assign]
+    time.sleep(0.4)
+    site.do("/pause", {"mode": "retract"})
+    held.set()
+    store.pause = read  # type: ignore[method-assign]
+    time.sleep(0.4)
+
+    assert site.proxy.wiring.pauses.in_force is not None
 
 
 def test_a_pause_outlives_the_proxy(tmp_path: Path) -> None:

@@ -108,14 +108,15 @@ class Look:
         return EngineFacts(
             kind="sglang",
             version=version,
-            model=str(model["id"]),
+            # Loading weights from disk makes their path the name everywhere else; what it was started as stays here.
+            model=str(info.get("served_model_name") or model["id"]),
             context_length=_number(model.get("max_model_len")) or _number(info.get("context_length")),
             vocabulary=None,
             deterministic=bool(info.get("enable_deterministic_inference") or info.get("rl_on_policy_target")),
             auto_truncates=bool(info.get("allow_auto_truncate")),
             details={name: info[name] for name in kept if info.get(name) is not None}
             | {
-                "root": live.get("model_path"),
+                "root": info.get("model_path"),
                 "logprobs_mode": "processed_before_filters",
                 "weight_version": live.get("weight_version"),
                 **{name: live.get(name) for name in ("has_image_understanding", "has_audio_understanding")},

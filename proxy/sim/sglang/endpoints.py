@@ -47,12 +47,12 @@ class Endpoints:
         """The one model."""
         setup = self.engine.setup
         model = {
-            "id": setup.model,
+            "id": setup.weights or setup.model,
             "object": "model",
             "created": int(clock.now()),
             "owned_by": "sglang",
             "simulated": True,
-            "root": setup.model,
+            "root": setup.weights or setup.model,
             "parent": None,
             "max_model_len": setup.max_model_len,
         }
@@ -62,8 +62,8 @@ class Endpoints:
         """What changes with the weights."""
         setup = self.engine.setup
         info = {
-            "model_path": f"models/{setup.model}",
-            "served_model_name": setup.model,
+            "model_path": setup.weights or f"models/{setup.model}",
+            "served_model_name": setup.weights or setup.model,
             "tokenizer_path": f"models/{setup.model}",
             "is_generation": True,
             "preferred_sampling_params": None,
