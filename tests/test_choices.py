@@ -27,8 +27,8 @@ FAULTS = {
 def shared(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[ServedProxy, FakeEngine]]:
-    """An engine of each kind and a proxy in front of it."""
-    settings = {"timeouts": {"orphan_grace_s": 0.05}}
+    """An engine of each kind and a proxy in front of it that does not ask on where a reply was aborted."""
+    settings = {"timeouts": {"orphan_grace_s": 0.05}, "resume_attempts": 0}
     folder = tmp_path_factory.mktemp("proxy")
     with FakeEngine(request.param) as engine, served(settings_for(folder, engine.url, **settings)) as proxy:
         yield proxy, engine
