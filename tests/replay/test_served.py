@@ -64,6 +64,28 @@ def test_every_call_is_drawn_again_token_for_token(proxy: ServedProxy, way: str)
     assert (told.summary["rate"], told.summary["largest_difference"]) == (1.0, 0.0)
 
 
+def test_an_interrupted_call_is_drawn_again_segment_by_segment(proxy: ServedProxy, engine: FakeEngine) -> None:
+    """Each behind the ids before it, with its own seed, and no further than it went."""
+    engine.script(Fault.abort(3), Fault.abort(2))
+    client = proxy.rollout()
+    client.chat("hello", max_tokens=30, min_tokens=8, chat_template_kwargs={"enable_thinking": False})
+    (call,) = client.calls()
+    before = len(engine.requests)
+    told = replay(proxy, client.rollout_id)
+    asked = [one.body for one in engine.requests[before:]]
+
+    assert len(call["segments"]) == len(asked) == 3
+    assert (told.words, told.verdict["tokens"]) == (["same"], len(call["completion_token_ids"]))
+    assert [body["seed"] for body in asked] == [segment["seed"] for segment in call["segments"]]
+    assert [body.get("min_tokens") for body in asked] == [min(8, call["segments"][0]["end"]), *left_of(call)]
+
+
+def left_of(call: dict[str, Any]) -> list[int]:
+    """What was left of 8 tokens at least when the second and the third segment began, as far as they went."""
+    _first, *rest = call["segments"]
+    return [min(8 - one["start"], one["end"] - one["start"] + (one is rest[-1])) for one in rest]
+
+
 def test_the_engine_gets_the_recorded_ids_and_nothing_is_recorded(proxy: ServedProxy, engine: FakeEngine) -> None:
     """By its own door for ids; the rollout stays as it was, also when it is closed."""
     client = proxy.rollout()
