@@ -173,13 +173,13 @@ def test_interrupted_calls_are_drawn_again_segment_by_segment(site: Site, capsys
 
     def ask(client: RolloutClient) -> None:
         no_end = {"logit_bias": {"1017": -100, "1015": -100}}
-        assert client.stream("import os", max_tokens=400, **no_end, **NO_THINKING)
+        assert client.stream("import os", max_tokens=250, **no_end, **NO_THINKING)
 
     def interrupt() -> None:
         for _ in range(2):
-            until(lambda: site.running_requests() >= 2, 30)
-            time.sleep(1)
-            abort_all(site)
+            until(lambda: site.running_requests() == len(clients), 30)
+            time.sleep(0.4)
+            abort_all(site, [client.rollout_id for client in clients])
 
     at_once([interrupt, *(lambda c=c: ask(c) for c in clients)])
     calls = [client.call() for client in clients]
@@ -194,11 +194,12 @@ def test_interrupted_calls_are_drawn_again_segment_by_segment(site: Site, capsys
         assert all(len({one["seed"] for one in call["segments"]}) == len(call["segments"]) for call in calls)
 
 
-def abort_all(site: Site) -> None:
-    """Have the engine end everything that runs, as it does under a pause."""
-    path, body = ("/abort_request", {"abort_all": True})
+def abort_all(site: Site, rollout_ids: Sequence[str]) -> None:
+    """Have the engine end all that it does for these rollouts, as under a pause."""
+    path, body = "/abort_request", {"abort_all": True}
     if site.kind == "vllm":
-        path, body = "/abort_requests", {"request_ids": []}
+        calls = [call for rollout_id in rollout_ids for call in site.proxy.calls(rollout_id)]
+        path, body = "/inference/v1/abort_requests", {"request_ids": [f"chatcmpl-{call['call_id']}" for call in calls]}
     assert httpx.post(site.engine.url + path, json=body, timeout=60).status_code == 200
 
 
