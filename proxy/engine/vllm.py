@@ -40,6 +40,8 @@ class VllmDialect:
         self, ask: Ask, engine: EngineRef, messages: Sequence[JsonObject], *, generation_prompt: bool = True
     ) -> EngineRequest:
         body = render_body(ask, engine, messages)
+        if arguments := template_arguments(ask, body.get("chat_template_kwargs") or {}):
+            body["chat_template_kwargs"] = arguments
         body["add_generation_prompt"] = generation_prompt and not body.get("continue_final_message")
         return EngineRequest("/tokenize", body)
 
@@ -53,3 +55,14 @@ class VllmDialect:
             completion_ids=choice.get("token_ids") or [],
             routed_experts=choice.get("routed_experts"),
         )
+
+
+def template_arguments(ask: Ask, given: JsonObject) -> JsonObject:
+    """What chat hands to the template, which `/tokenize` knows under one name only (ChatCompletionRequest of 0.32.0).
+
+    An effort switches thinking on, and `none` off, unless the request says otherwise.
+    """
+    told = {name: ask.chat[name] for name in ("documents", "reasoning_effort") if ask.chat.get(name) is not None}
+    if "reasoning_effort" in told and "enable_thinking" not in given:
+        told["enable_thinking"] = told["reasoning_effort"] != "none"
+    return {**given, **told}

@@ -30,6 +30,8 @@ LAST_LETTERS = ("k", "p")
 LEAVES = {"reasoning": "r", "content": "t", "arguments": "a"}
 # Ids before the common end in which the last sentinel surely lies.
 LOOK_BACK = 16
+# Texts of one turn's new messages; to fill in more takes longer than a render.
+MOST_TEXTS = 1000
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # How families spell their control tokens.
 MARKER = re.compile(r"<.*>|\[.*\]")
@@ -57,6 +59,8 @@ class Turn:
     """Stop strings of the parent's request: clients never see them, nor what follows."""
     is_over: bool = False
     """Whether it ended at an end token or at one of those strings, without the engine's saying at which."""
+    is_end_named: bool = False
+    """Whether the request named that token as a stop, so that it may be any control token."""
     is_at_stop_id: bool = False
     """Whether the engine stopped at the last id, be it an end token or one that the request named; no text has it."""
     reasoning: str = ""
@@ -148,7 +152,8 @@ def find_tail(turn: Turn, habits: Habits) -> Steps:
     if not turn.is_natural:
         told = turn.sampled[:-1] if turn.is_at_stop_id else turn.sampled
         text, last = yield (Decode(told), Decode(turn.sampled[-1:]))
-        turn = replace(turn, is_natural=is_ended(turn, text, last))
+        is_named = turn.is_at_stop_id or last in turn.stops
+        turn = replace(turn, is_natural=is_ended(turn, text, last), is_end_named=is_named)
         if not turn.is_natural and (refused := cut_elsewhere(turn, text)):
             return refused
     outcome: Tail | Refused = Refused("turn_not_rendered")
@@ -169,6 +174,8 @@ def unfit(turn: Turn) -> Refused | None:
         return Refused("nothing_sampled")
     if any(not _is_text(part) for message in turn.messages for part in _parts(message.get("content"))):
         return Refused("media")
+    if len(_texts(turn.new)) > MOST_TEXTS:
+        return Refused("too_many_texts")
     return None
 
 
@@ -288,7 +295,7 @@ def check_texts(turn: Turn, words: "Words", texts: tuple[str, ...]) -> Refused |
         return Refused("text_not_split", "the tail's text is not to be told from what stands before it")
     expected = real
     if turn.is_natural:
-        if pieces[0].count(marker) != 1:
+        if pieces[0].count(marker) != 1 or (turn.is_end_named and pieces[0].partition(marker)[0].strip()):
             return Refused("another_end", f"{marker!r} does not end the turn once in {pieces[0]!r}")
         expected = real[pieces[0].index(marker) + len(marker) :]
     if whole[len(before) :] != expected:

@@ -5,6 +5,8 @@ So a reply is recognised by what it says, after the very history, tools and temp
 Nothing is guessed: replies that mean the same but differ in tokens are ambiguous, and then there is no parent.
 """
 
+import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,9 @@ from proxy.request.conversation import canonical_arguments, canonical_content
 
 # Clients were seen to tell one reply in two messages; a long run of assistant turns is somebody's worked example.
 MOST_ECHO_MESSAGES = 4
+# How smolagents opens the calls that it prints into a message's text.
+CALLS_IN_PRINT = "Calling tools:"
+THOUGHT_IN_TAGS = re.compile(r"<think>(.*)</think>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +50,25 @@ def resolve_parent(ask: Ask, search: ParentSearch) -> Parent:
     told = echoes(ask)
     if not told:
         return Parent("root", PLAIN_PROMPT if ask.api == "completions" else "first_turn")
-    matches = [
-        candidate
-        for echo in told
-        for candidate in search.candidates
-        if candidate.history == echo.history and means_the_same(echo.messages, candidate.message)
-    ]
-    if not matches:
-        return Parent("unresolved", "no_match") if search.knows_history else Parent("root", "foreign_history")
-    ties = (matches, _with_these_ids(matches, told), _with_this_reasoning(matches, told))
+    # The shortest first: where the last message alone tells a reply, what stands before it is another's.
+    for echo in told:
+        matches = [
+            candidate
+            for candidate in search.candidates
+            if candidate.history == echo.history and means_the_same(echo.messages, candidate.message)
+        ]
+        if matches:
+            return among(matches, echo)
+    return Parent("unresolved", "no_match") if search.knows_history else Parent("root", "foreign_history")
+
+
+def among(matches: Sequence[ParentCandidate], echo: Echo) -> Parent:
+    """The one of several replies that the echo tells; by ids, then by reasoning, and by nothing else."""
+    ties = (matches, _with_these_ids(matches, echo), _with_this_reasoning(matches, echo))
     best = next(filter(None, map(choose, ties)), None)
     if best is None:
         return Parent("unresolved", "ambiguous")
-    told_from = next(echo.start for echo in told if echo.history == best.history)
-    return Parent("resolved", "one_match" if len(matches) == 1 else "same_tokens", best.call_id, told_from)
+    return Parent("resolved", "one_match" if len(matches) == 1 else "same_tokens", best.call_id, echo.start)
 
 
 def choose(matches: Sequence[ParentCandidate]) -> ParentCandidate | None:
@@ -85,9 +95,19 @@ def echoed_call_ids(ask: Ask) -> tuple[str, ...]:
 
 
 def _same_text(echo: Sequence[JsonObject], said: JsonObject) -> bool:
-    """A reply cut into several messages, or one behind the torso of a reply that broke off."""
-    expected = _text(said)
-    return expected == _text(echo[-1]) or expected == "".join(_text(message) for message in echo)
+    """A reply in one message or cut into several, also behind the wordless torso of a reply that broke off.
+
+    Whatever text stands beside it was said by somebody else, and would be lost from a prompt made of the reply's ids.
+    """
+    thoughts = set(_reasonings([said]))
+    return _text(said) == "".join(_spoken(message, thoughts) for message in echo)
+
+
+def _spoken(message: JsonObject, thoughts: set[str]) -> str:
+    """The message's text; nothing where it is one of the thoughts, which pydantic-ai tells in a message of its own."""
+    text = _text(message)
+    told = THOUGHT_IN_TAGS.fullmatch(text)
+    return "" if told and told.group(1).strip() in thoughts else text
 
 
 def _same_calls(echoed: Sequence[Any], said: Sequence[Any]) -> bool:
@@ -110,13 +130,25 @@ def _same_call(echoed: JsonObject, said: JsonObject, *, same_id: bool) -> bool:
 
 
 def _tells_calls_as_text(text: str, said: JsonObject) -> bool:
-    """Some harnesses turn calls into prose behind the reply's own text; their ids survive in it."""
-    return text.startswith(_text(said)) and all(f"'{call['id']}'" in text for call in said["tool_calls"])
+    """smolagents prints calls behind the reply's own text, as Python prints a list; nothing may stand behind it."""
+    head, found, printed = text.partition(CALLS_IN_PRINT)
+    if not found or head.strip() != _text(said):
+        return False
+    try:
+        calls = ast.literal_eval(printed.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return False
+    is_told = isinstance(calls, list) and all(isinstance(call, dict) and _is_function(call) for call in calls)
+    return is_told and _same_calls(calls, said["tool_calls"])
 
 
-def _with_these_ids(matches: Sequence[ParentCandidate], told: Sequence[Echo]) -> list[ParentCandidate]:
+def _is_function(call: JsonObject) -> bool:
+    return isinstance(call.get("function"), dict)
+
+
+def _with_these_ids(matches: Sequence[ParentCandidate], echo: Echo) -> list[ParentCandidate]:
     """Every client keeps the ids of calls, and no two calls of this proxy share one."""
-    echoed = {_id(call) for message in told[-1].messages for call in message.get("tool_calls") or ()}
+    echoed = {_id(call) for message in echo.messages for call in message.get("tool_calls") or ()}
     return [
         match
         for match in matches
@@ -124,9 +156,9 @@ def _with_these_ids(matches: Sequence[ParentCandidate], told: Sequence[Echo]) ->
     ]
 
 
-def _with_this_reasoning(matches: Sequence[ParentCandidate], told: Sequence[Echo]) -> list[ParentCandidate]:
+def _with_this_reasoning(matches: Sequence[ParentCandidate], echo: Echo) -> list[ParentCandidate]:
     """Reasoning only breaks ties: most clients drop or trim it."""
-    echoed = set(_reasonings(told[-1].messages))
+    echoed = set(_reasonings(echo.messages))
     return [match for match in matches if echoed & set(_reasonings([match.message]))]
 
 

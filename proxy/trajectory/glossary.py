@@ -249,6 +249,7 @@ REASONS: tuple[Reason, ...] = (
             "the template raises on this conversation",
             "see the detail, which has its words, and what the harness sends",
         ),
+        too_many_texts=("the new messages hold more texts than can be told apart in a render", FINE),
         sentinel_in_request=("all words that could stand in occur in the request", FINE),
         render_failed=(
             "the engine did not answer `/tokenize` or `/detokenize`",

@@ -171,6 +171,22 @@ def test_tools_that_are_hidden_from_the_model_are_hidden_in_renders(kind: str) -
     assert told == ({"tool_choice": "none", "reasoning_effort": "low"} if kind == "sglang" else {})
 
 
+@pytest.mark.parametrize(
+    ("effort", "given", "told"),
+    [
+        ("none", {}, {"reasoning_effort": "none", "enable_thinking": False}),
+        ("high", {"x": 1}, {"x": 1, "reasoning_effort": "high", "enable_thinking": True}),
+        ("none", {"enable_thinking": True}, {"reasoning_effort": "none", "enable_thinking": True}),
+    ],
+)
+def test_vllm_renders_with_the_effort_as_its_chat_does(effort: str, given: Json, told: Json) -> None:
+    """Its /tokenize has no such field: without it a thought would be begun where chat begins none."""
+    asked = make.ask(body={"reasoning_effort": effort, "chat_template_kwargs": given, "documents": [{"t": "d"}]})
+    body = DIALECTS["vllm"].render(asked, make.engine(), asked.messages).body
+
+    assert body["chat_template_kwargs"] == {**told, "documents": [{"t": "d"}]}
+
+
 @KINDS
 def test_exact_ids_go_in_by_the_engines_own_door(kind: str) -> None:
     """And only where they are to be supplied."""

@@ -19,6 +19,7 @@ SECOND_LINES = {
     "new_message_altered: not filled(real, pieces, [text_forms(text) for text in _texts(turn.new)])": (
         "the tail is the real render's own, however it prints a text"
     ),
+    "too_many_texts: len(_texts(turn.new)) > MOST_TEXTS": "it saves time; a tail would be right without it",
     "text_not_split: not whole.startswith(before)": "the tail's text is compared as a whole, next",
 }
 

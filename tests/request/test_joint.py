@@ -9,7 +9,7 @@ import pytest
 from proxy.model import JsonObject
 from proxy.request.joint import Decode, Habits, Refused, Render, Tail, Turn, Unrendered, find_tail
 from proxy.sim import template
-from proxy.sim.tokens import END_OF_TEXT, TURN_END, decode, encode
+from proxy.sim.tokens import END_OF_TEXT, TURN_END, TURN_START, decode, encode
 
 TASK = {"role": "user", "content": "What is 2+2?"}
 ANSWER = {"role": "assistant", "content": "It is 4."}
@@ -119,6 +119,8 @@ def test_a_turn_cut_in_its_answer_gets_the_templates_own_end() -> None:
         ("cut_in_reasoning", turn(TASK, {**ANSWER, "content": ""}, NEXT, said="<think>It", end=None)),
         ("cut_not_in_answer", turn(said='It is 4.<tool_call>{"name', end=None)),
         ("cut_not_in_answer", turn(said="It is 4.<|im_end|>", end=None)),
+        ("too_many_texts", turn(TASK, ANSWER, *[NEXT] * 1001)),
+        ("another_end", turn(end=TURN_START, is_natural=False, is_at_stop_id=True)),
         ("media", turn(TASK, ANSWER, {"role": "user", "content": [{"type": "image_url", "image_url": {}}]})),
         ("sentinel_in_request", turn(TASK, ANSWER, {"role": "user", "content": "wxjv qzkv jxqw vqjz zxwk"})),
     ],

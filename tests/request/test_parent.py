@@ -173,6 +173,37 @@ def test_the_torso_of_a_broken_reply_may_stand_before_the_retry() -> None:
     assert resolve(TASK, torso, SAID, RESULT, candidates=(answered(TASK),)).outcome == "resolved"
 
 
+def test_what_the_last_message_alone_tells_is_no_reply_to_the_one_before() -> None:
+    """Two turns in a row, both the policy's own: the later one is the parent, whatever the earlier one thought."""
+    first = answered(TASK, said={"role": "assistant", "content": "Done.", "reasoning_content": "so"}, name="call-1")
+    second = answered(TASK, DONE, said={"role": "assistant", "content": "Done."}, name="call-2")
+    parent = resolve(TASK, DONE, make.assistant("Done."), make.user(), candidates=(first, second))
+
+    assert (parent.call_id, parent.told_from) == ("call-2", 2)
+
+
+DONE = {"role": "assistant", "content": "Done.", "reasoning_content": "so"}
+
+
+@pytest.mark.parametrize("stranger", [make.assistant("By the way."), make.assistant("By the way. ") | {"name": "x"}])
+def test_text_that_no_reply_holds_makes_another_reply_of_it(stranger: Any) -> None:
+    """A prompt made of the reply's ids would lose it without a word."""
+    assert resolve(TASK, stranger, SAID, RESULT, candidates=(answered(TASK),)).reason == "no_match"
+
+
+@pytest.mark.parametrize("more", ["", "\nObservation: 7", "]"])
+def test_calls_told_as_text_are_all_that_is_told(more: str) -> None:
+    """What a harness puts behind them, a result or a summary, the policy has not seen yet."""
+    calls = [
+        {"id": call["id"], "type": "function", "function": {"name": "bash", "arguments": {"c": "é", "n": 1}}}
+        for call in SAID["tool_calls"]
+    ]
+    echo = {"role": "assistant", "content": f"I will.\nCalling tools:\n{calls}{more}"}
+    parent = resolve(TASK, echo, make.user("7"), candidates=(answered(TASK),))
+
+    assert parent.outcome == ("unresolved" if more else "resolved")
+
+
 def test_assistant_turns_that_nobody_here_said_are_foreign() -> None:
     """Worked examples on a first request make it a root; in a known conversation they are a riddle."""
     assert resolve(TASK, make.assistant("Ok."), make.user(), known=False) == Parent("root", "foreign_history")
