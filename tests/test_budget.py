@@ -169,14 +169,26 @@ def test_a_reply_that_ends_by_itself_leaves_the_rest(start: Start) -> None:
 
 def test_what_a_broken_reply_had_generated_is_spent(start: Start) -> None:
     """The engine worked for it."""
-    proxy, engine = start()
+    proxy, engine = start(resume_attempts=0)
     engine.script(Fault.abort(4, LONG))
     client = proxy.rollout(token_budget=20)
-    client.chat("one")
+    assert client.chat("one").status_code == 503
     spend(client, "two")
 
     assert limits_sent(engine) == [20, 20 - sampled(client)[0]]
-    assert sampled(client)[0] > 0
+    assert sampled(client)[0] == 4
+
+
+def test_a_reply_that_was_interrupted_is_spent_once(start: Start) -> None:
+    """Its parts share what was left when it began, and nothing of them is counted twice."""
+    proxy, engine = start()
+    engine.script(Fault.abort(4, LONG))
+    client = proxy.rollout(token_budget=30)
+    reasons = [spend(client, "one", max_tokens=20), spend(client, "two"), spend(client, "three")]
+
+    assert reasons == ["length"] * 3
+    assert limits_sent(engine) == [20, 16, 10]
+    assert sampled(client) == [20, 10, 0]
 
 
 # --- retries under a limit ---

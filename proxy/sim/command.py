@@ -38,7 +38,9 @@ class SimOptions:
 def serve_sim(options: SimOptions, tell: Callable[[str], None]) -> int:
     """Serve; the exit status is 1 when a request has killed the engine. Raises ValueError and OSError at the start."""
     engine = _engine(options)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # As the proxy does: Ctrl-C counts as well where a script's `&` has had it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         engine.start()
         for line in _greeting(options, engine.url):

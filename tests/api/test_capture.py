@@ -169,12 +169,15 @@ def test_a_client_cannot_switch_capture_off(rollout: RolloutClient, fields: Json
 
 @AS_STREAM
 def test_forbidden_fields_never_reach_an_engine(rollout: RolloutClient, engine: FakeEngine, *, stream: bool) -> None:
-    """All at once; the call is served and says what it ignored."""
+    """All at once; the call is served and says what it ignored. Two of the names carry the proxy's own values."""
+    send(rollout, stream=stream)
+    own_salt = engine.requests[-1].body["cache_salt"]
     send(rollout, stream=stream, **FORBIDDEN)
-    body, call = engine.requests[-1].body, rollout.call()
+    body, call = engine.requests[-1].body, rollout.calls()[-1]
 
-    assert set(body) & set(FORBIDDEN) <= {"rid"}
+    assert set(body) & set(FORBIDDEN) <= {"rid", "cache_salt"}
     assert body.get("rid") in {None, call["call_id"]}
+    assert body["cache_salt"] == own_salt != FORBIDDEN["cache_salt"]
     assert set(call["sampling"]["ignored"]) == set(FORBIDDEN)
     assert call["capture"]["complete"]
 

@@ -29,6 +29,7 @@ REFUSED = Told("engine_refused", 400, may_retry=False)
 BUSY = Told("engine_busy", 429, retry_after="1")
 BROKEN = Told("engine_error", 502)
 MISSING = Told("missing_ids", 502, may_retry=False)
+ABORTED = Told("engine_aborted", 503, retry_after="1")
 BEFORE_THE_REPLY: dict[str, tuple[Fault, Told]] = {
     "400": (Fault.status(400), REFUSED),
     "422": (Fault.status(422), REFUSED),
@@ -61,7 +62,6 @@ WHOLE: dict[str, tuple[Fault, Told]] = {
     "cut": (Fault.cut(0, SAY), Told("engine_cut", 502)),
     "no finish": (Fault.no_finish(SAY), Told("engine_cut", 502)),
     "error": (Fault.error_frame(0, SAY), BROKEN),
-    "abort": (Fault.abort(4, SAY), Told("engine_aborted", 503, retry_after="1")),
     "no ids": (Fault.no_ids(SAY), MISSING),
     "wrong count": (Fault.wrong_count(SAY), MISSING),
     "no usage": (Fault.no_usage(SAY), MISSING),
@@ -73,7 +73,6 @@ STREAMED: dict[str, tuple[Fault, Told]] = {
     "half JSON": (Fault.half_json(SAY), Told("engine_cut", 502)),
     "no finish": (Fault.no_finish(SAY), Told("engine_cut", 502)),
     "error": (Fault.error_frame(4, SAY), BROKEN),
-    "abort": (Fault.abort(4, SAY), Told("engine_aborted", 503)),
     "no ids": (Fault.no_ids(SAY), MISSING),
     "wrong count": (Fault.wrong_count(SAY), MISSING),
     "no usage": (Fault.no_usage(SAY), MISSING),
@@ -103,6 +102,20 @@ def check_plain(client: RolloutClient, fault: Fault, told: Told, engine: FakeEng
     assert answer.headers["x-rollpin-call-id"] == call["call_id"]
     assert (call["state"], call["failure"]["kind"], call["failure"]["status"]) == ("failed", told.kind, told.status)
     assert call["failure"]["message"] == error_of(answer)["message"]
+    assert deliveries(client) == ["error_told"]
+
+
+def check_stream(client: RolloutClient, fault: Fault, told: Told, engine: FakeEngine) -> None:
+    """A beginning of the reply, an error event in place of its end, and the failure on record."""
+    engine.script(fault)
+    reader = Reader(client).ended()
+    call = client.call()
+
+    assert (reader.status, reader.is_done, finish_of(reader.chunks)) == (200, False, None)
+    assert reader.error is not None
+    assert (reader.error["code"], set(reader.error)) == (told.kind, {"message", "type", "param", "code"})
+    assert len(reader.chunks) > 1
+    assert (call["state"], call["failure"]["kind"], call["failure"]["status"]) == ("failed", told.kind, told.status)
     assert deliveries(client) == ["error_told"]
 
 
@@ -136,16 +149,7 @@ def test_a_stream_that_breaks_ends_with_an_error_event(
     rollout: RolloutClient, engine: FakeEngine, fault: Fault, told: Told
 ) -> None:
     """The client never learns of an end that is not on record."""
-    engine.script(fault)
-    reader = Reader(rollout).ended()
-    call = rollout.call()
-
-    assert (reader.status, reader.is_done, finish_of(reader.chunks)) == (200, False, None)
-    assert reader.error is not None
-    assert (reader.error["code"], set(reader.error)) == (told.kind, {"message", "type", "param", "code"})
-    assert len(reader.chunks) > 1
-    assert (call["state"], call["failure"]["kind"], call["failure"]["status"]) == ("failed", told.kind, told.status)
-    assert deliveries(rollout) == ["error_told"]
+    check_stream(rollout, fault, told, engine)
 
 
 def test_an_overflow_is_told_in_the_words_that_harnesses_know(rollout: RolloutClient, engine: FakeEngine) -> None:
@@ -188,15 +192,6 @@ def test_the_tokens_that_had_arrived_are_kept_with_the_failure(rollout: RolloutC
         assert call["completion_token_ids"] is None
 
 
-def test_the_tokens_of_an_aborted_reply_are_kept(rollout: RolloutClient, engine: FakeEngine) -> None:
-    """And are never a completion."""
-    engine.script(Fault.abort(4, SAY))
-    rollout.chat()
-    call = rollout.call()
-
-    assert (call["state"], len(call["completion_token_ids"]), call["finish_reason"]) == ("failed", 4, "abort")
-
-
 # --- with settings of their own ---
 
 
@@ -214,6 +209,36 @@ def impatient(shared_engine: FakeEngine, tmp_path_factory: pytest.TempPathFactor
     folder, limits = tmp_path_factory.mktemp("impatient"), {"reply_bytes": 10_000}
     with served(settings_for(folder, shared_engine.url, timeouts=SOON, limits=limits)) as proxy:
         yield proxy
+
+
+@pytest.fixture(scope="module")
+def not_resuming(shared_engine: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProxy]:
+    """A proxy that does not ask on where a reply was aborted."""
+    with served(settings_for(tmp_path_factory.mktemp("aborted"), shared_engine.url, resume_attempts=0)) as proxy:
+        yield proxy
+
+
+def test_a_whole_reply_that_is_aborted_is_told_and_recorded(not_resuming: ServedProxy, engine: FakeEngine) -> None:
+    """As any that breaks."""
+    check_plain(not_resuming.rollout(), Fault.abort(4, SAY), ABORTED, engine, stream=False)
+
+
+def test_a_stream_that_is_aborted_ends_with_an_error_event(not_resuming: ServedProxy, engine: FakeEngine) -> None:
+    """As any that breaks."""
+    check_stream(not_resuming.rollout(), Fault.abort(4, SAY), ABORTED, engine)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_the_tokens_of_an_aborted_reply_are_kept(
+    not_resuming: ServedProxy, engine: FakeEngine, *, stream: bool
+) -> None:
+    """And are never a completion."""
+    client = not_resuming.rollout()
+    engine.script(Fault.abort(4, SAY))
+    client.post(asked(stream=stream))
+    call = client.call()
+
+    assert (call["state"], len(call["completion_token_ids"]), call["finish_reason"]) == ("failed", 4, "abort")
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -52,6 +52,19 @@ def test_it_says_what_it_is_and_ends_cleanly(number: int) -> None:
     assert seconds < START_S
 
 
+def test_it_can_be_interrupted_where_a_script_put_it_in_the_background() -> None:
+    """A shell without job control has `&` ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with running("--kind", "vllm") as (process, _, _):
+            os.kill(process.pid, signal.SIGINT)
+            _, errors = process.communicate(timeout=10)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert (process.returncode, errors) == (0, "")
+
+
 def test_a_request_that_kills_the_real_one_kills_it() -> None:
     """With status 1 and a word about it."""
     with running("--kind", "sglang") as (process, lines, _):
