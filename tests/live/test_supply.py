@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from proxy.model import JsonObject
 from tests.echoes import STYLES, Style, as_it_came
 from tests.live.engines.reference_client import reference_logprobs
+from tests.live.engines.start import running
 from tests.live.harness import ADD_TOOL, CALL_PATTERN, LOGPROB_TOLERANCE, NO_THINKING, Site, at_once
-from tests.served import RolloutClient
+from tests.served import RolloutClient, served, settings_for
 
 TURNS = 12
 THINK_END, SECOND_END = "1019", "1015"
@@ -140,12 +142,23 @@ def test_with_supply_off_the_same_conversation_drifts(site: Site) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_the_small_real_model_goes_on_from_its_own_ids(real_model: Site, stream: bool) -> None:  # noqa: FBT001
     """Its template drops tools and calls altogether: what it would render is another conversation."""
-    client = real_model.rollout(f"real-{stream}")
+    assert_goes_on(real_model, stream=stream)
+
+
+def test_the_small_real_model_goes_on_from_its_own_ids_on_sglang_too(tmp_path: Path) -> None:
+    """Whole and streamed, on an engine of its own."""
+    with running("sglang", "smollm2") as engine, served(settings_for(tmp_path, engine.url)) as proxy:
+        for stream in (False, True):
+            assert_goes_on(Site(engine, proxy), stream=stream)
+
+
+def assert_goes_on(site: Site, *, stream: bool) -> None:
+    client = site.rollout(f"real-{stream}")
     messages: list[JsonObject] = [{"role": "user", "content": "Name a colour."}]
     for turn in range(3):
         said = reply(client, {"messages": messages, "max_tokens": 24}, stream=stream)
         messages += [said, {"role": "user", "content": f"Another one, number {turn}."}]
     calls = client.calls()
 
-    assert_one_sequence(real_model, "smollm2", calls)
-    assert_scored(real_model, calls)
+    assert_one_sequence(site, "smollm2", calls)
+    assert_scored(site, calls)
