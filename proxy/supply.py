@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from proxy.engine.dialect import engine_messages
 from proxy.engine.pool import DIALECTS
 from proxy.engine.upstream import Answer as Told
-from proxy.engine.upstream import Upstream
+from proxy.engine.upstream import Upstream, decoded_text
 from proxy.errors import EngineFault
 from proxy.ids import are_ids, pack_ids, shared_ids
 from proxy.model import (
@@ -215,9 +215,8 @@ def _ids(told: Told) -> tuple[int, ...] | Unrendered:
 
 
 def _text(told: Told) -> str:
-    body = told.body if told.status == 200 and isinstance(told.body, dict) else {}
-    text = body.get("text", body.get("prompt"))
-    if not isinstance(text, str):
+    text = decoded_text(told)
+    if text is None:
         raise EngineFault("engine_malformed", 502, f"/detokenize answered {told.status}: {told.text}")
     return text
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 
 from proxy.engine.pool import DIALECTS
-from proxy.engine.upstream import Upstream
+from proxy.engine.upstream import Upstream, decoded_text
 from proxy.errors import EngineFault
 from proxy.model import EngineRef
 
@@ -30,6 +30,4 @@ async def _text_of(upstream: Upstream, engine: EngineRef, token: int) -> str | N
         answer = await upstream.question(engine.url, request.path, request.body, api_key=engine.api_key)
     except EngineFault:
         return None
-    told = answer.body if answer.status == 200 and isinstance(answer.body, dict) else {}
-    text = told.get("text", told.get("prompt"))
-    return text if isinstance(text, str) else None
+    return decoded_text(answer)

@@ -60,6 +60,13 @@ class Events:
         return self._passage.is_disturbed
 
 
+def decoded_text(answer: Answer) -> str | None:
+    """The text in an answer of /detokenize, under SGLang's name or vLLM's; None where there is none."""
+    told = answer.body if answer.status == 200 and isinstance(answer.body, dict) else {}
+    text = told.get("text", told.get("prompt"))
+    return text if isinstance(text, str) else None
+
+
 class Upstream:
     """HTTP towards engines; no call is generated but through the engine's gate."""
 
