@@ -1,17 +1,20 @@
 """Exact prefixes over sockets: what engines are given, what proves it, and what becomes of the rest."""
 
+import asyncio
 import itertools
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from proxy.model import SampledTurn
-from proxy.request.joint import Habits, Tail
+from proxy.request.joint import Answer, Habits, Question, Tail
 from proxy.sim.engine import Kind
-from proxy.supply import barrier, ended_by_itself, exact_prefix, prove
+from proxy.supply import Template, barrier, ended_by_itself, exact_prefix, prove
 from tests import make
 from tests.echoes import STYLES, Style, as_it_came, without_reasoning
 from tests.fakes import FakeEngine, Say, ToolSay
@@ -302,3 +305,30 @@ def test_every_reason_is_documented() -> None:
 
     assert len(reasons) > 15
     assert {reason for reason in reasons if f"`{reason}`" not in page} == set()
+
+
+def test_a_client_that_leaves_during_the_renders_finds_its_call_again(
+    proxy: ServedProxy, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine may take long to tell what its template prints; the call is asked all the same, and claimed."""
+    answer = Template.answer
+
+    async def slow(template: Template, question: Question) -> Answer:
+        await asyncio.sleep(0.4)
+        return await answer(template, question)
+
+    client = proxy.rollout()
+    talk(client, engine, 1, as_it_came)
+    said = client.call()["message"]
+    told = {"messages": [{"role": "system", "content": "Be brief."}, make.user("Go."), said, *follow_up(said, 0)]}
+    monkeypatch.setattr(Template, "answer", slow)
+    engine.script(Say("ok"))
+    with pytest.raises(httpx.ReadTimeout):
+        client.http.post("/chat/completions", json={**told, "tools": TOOLS}, timeout=0.2)
+    while len(client.calls()) == 1:
+        threading.Event().wait(0.05)
+    again = client.post({**told, "tools": TOOLS})
+    _first, call = client.calls()
+
+    assert again.status_code == 200, again.text
+    assert (call["state"], call["prefix"]["supplied"], len(call["deliveries"])) == ("done", True, 2)
