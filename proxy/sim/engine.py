@@ -27,6 +27,9 @@ SCORED_KEPT = 100
 Kind = Literal["vllm", "sglang"]
 DIALECTS: dict[str, Callable[[], Dialect]] = {"vllm": VLLM, "sglang": SGLang}
 
+Fits = Callable[[Json], bool]
+"""Tells by the body of a request whether it is the one that is meant."""
+
 
 @dataclass(frozen=True, slots=True)
 class Received:
@@ -70,6 +73,7 @@ class Engine:
         self._calls: list[Exchange] = []
         self._lock = threading.Lock()
         self._queue: deque[Item] = deque()
+        self._waiting: list[tuple[Fits, Item]] = []
         self._always: Item | None = None
         self._recurring, self._taken = recurring, 0
         self._is_ranked = False
@@ -95,15 +99,24 @@ class Engine:
         with self._lock:
             self._queue.extend(items)
 
+    def script_when(self, fits: Fits, item: Item) -> None:
+        """What happens to the first generation request whose body fits, whenever it comes."""
+        with self._lock:
+            self._waiting.append((fits, item))
+
     def always(self, item: Item | None) -> None:
         """What happens whenever nothing else is scripted; None for the toy model's own words."""
         with self._lock:
             self._always = item
 
-    def next_item(self) -> Item | None:
-        """Take the next item off the script."""
+    def next_item(self, body: Json) -> Item | None:
+        """Take off the script what happens to this request."""
         with self._lock:
             self._taken += 1
+            for waiting in self._waiting:
+                if waiting[0](body):
+                    self._waiting.remove(waiting)
+                    return waiting[1]
             if self._queue:
                 return self._queue.popleft()
             return (self._recurring and self._recurring.at(self._taken)) or self._always
@@ -177,7 +190,7 @@ class Engine:
             self.on_death()
             return Response(status_code=500)
         self._remember(self.requests, received)
-        return Exchange(self, ask, self.next_item())
+        return Exchange(self, ask, self.next_item(body))
 
     def _remember(self, kept: list[Received], received: Received) -> None:
         kept.append(received)

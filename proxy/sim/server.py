@@ -10,7 +10,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from proxy.sim.ask import Setup
-from proxy.sim.engine import Engine, Kind, Received, Recurring
+from proxy.sim.engine import Engine, Fits, Kind, Received, Recurring
 from proxy.sim.scenario import Scenario
 from proxy.sim.script import Item
 from proxy.sim.template import Json
@@ -113,6 +113,10 @@ class SimEngine:
     def script(self, *items: Item) -> None:
         """What happens to the next generation requests, one item each."""
         self._engine.script(*items)
+
+    def script_when(self, fits: Fits, item: Item) -> None:
+        """What happens to the first generation request whose body fits, whenever it comes."""
+        self._engine.script_when(fits, item)
 
     def always(self, item: Item | None) -> None:
         """What happens whenever nothing else is scripted; None for the toy model's own words."""

@@ -57,29 +57,33 @@ class Part:
 
 
 class Play:
-    """The parts of a harness, and whoever wants to know when a turn is played."""
+    """The parts of a harness."""
 
-    def __init__(
-        self, parts: Mapping[str, Part], on_turn: Callable[[str, int], None] = lambda _task, _turn: None
-    ) -> None:
-        self._parts, self._on_turn = parts, on_turn
+    def __init__(self, parts: Mapping[str, Part]) -> None:
+        self._parts = parts
 
     def says(self, body: Json) -> list[Say]:
         """The one turn that fits; none where the conversation is about no task of ours."""
+        if (scene := self._scene(body)) is None:
+            return []
+        task, messages = scene
+        turn = self._parts[task].turn(messages)
+        calls = (ToolSay(turn.call[0], json.dumps(turn.call[1])),) if turn.call else ()
+        return [Say(turn.say, calls=calls)]
+
+    def is_at(self, body: Json, task: str, turn: int) -> bool:
+        """Whether this request is for the turn of that number, counted from 0."""
+        scene = self._scene(body)
+        return scene is not None and scene[0] == task and turns_in(scene[1]) == turn
+
+    def _scene(self, body: Json) -> tuple[str, Sequence[Json]] | None:
+        """The task that is played, and the conversation from there on."""
         messages = body["messages"]
         for place, message in enumerate(messages):
             for task, part in self._parts.items():
                 if message["role"] == "user" and task in text_of(message):
-                    return (
-                        self._played(task, part, messages[place:]) if body.get("tools") or not part.needs_tools else []
-                    )
-        return []
-
-    def _played(self, task: str, part: Part, messages: Sequence[Json]) -> list[Say]:
-        turn = part.turn(messages)
-        self._on_turn(task, turns_in(messages))
-        calls = (ToolSay(turn.call[0], json.dumps(turn.call[1])),) if turn.call else ()
-        return [Say(turn.say, calls=calls)]
+                    return (task, messages[place:]) if body.get("tools") or not part.needs_tools else None
+        return None
 
 
 def parts_for(harness: Harness) -> dict[str, Part]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,21 +77,14 @@ class Stage:
         (folder / "work").mkdir(parents=True)
         (folder / "work" / "note.txt").write_text(f"{NOTE}\n")
         before = len(self._engine.requests)
-        self._cast.play(harness, self._strike(task, trouble))
+        play = self._cast.play(harness)
+        if trouble:
+            self._engine.script_when(lambda body: play.is_at(body, task, 1), trouble)
         setup = harness.prepare(aim, task)
         run = run_harness(
             setup.command, folder, env={**setup.quiet, **setup.env}, files=setup.files, limit_s=harness.limit_s
         )
         return run, len(self._engine.requests) - before
-
-    def _strike(self, task: str, trouble: Fault | None) -> Callable[[str, int], None]:
-        left = [trouble] if trouble else []
-
-        def on_turn(played: str, turn: int) -> None:
-            if played == task and turn == 0 and left:
-                self._engine.script(left.pop())
-
-        return on_turn
 
 
 class Cast:
@@ -100,9 +93,10 @@ class Cast:
     def __init__(self) -> None:
         self._play = Play({})
 
-    def play(self, harness: Harness, on_turn: Callable[[str, int], None]) -> None:
+    def play(self, harness: Harness) -> Play:
         """The next play."""
-        self._play = Play(parts_for(harness), on_turn)
+        self._play = Play(parts_for(harness))
+        return self._play
 
     def says(self, body: Json) -> Any:
         """What the scenario would say."""
