@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from proxy.engine.dialect import engine_messages
 from proxy.engine.pool import DIALECTS
 from proxy.engine.upstream import Answer as Told
-from proxy.engine.upstream import Upstream, decoded_text
+from proxy.engine.upstream import Upstream, decoded_text, told_error
 from proxy.errors import EngineFault
 from proxy.ids import are_ids, pack_ids, shared_ids
 from proxy.model import (
@@ -207,7 +207,7 @@ async def settle(steps: Steps, template: Template) -> Tail | Refused:
 
 def _ids(told: Told) -> tuple[int, ...] | Unrendered:
     if told.status == 400:
-        return Unrendered(_message(told))
+        return Unrendered(told_error(told))
     ids = told.body.get("tokens") if told.status == 200 and isinstance(told.body, dict) else None
     if not are_ids(ids):
         raise EngineFault("engine_malformed", 502, f"/tokenize answered {told.status}: {told.text}")
@@ -219,9 +219,3 @@ def _text(told: Told) -> str:
     if text is None:
         raise EngineFault("engine_malformed", 502, f"/detokenize answered {told.status}: {told.text}")
     return text
-
-
-def _message(told: Told) -> str:
-    body = told.body if isinstance(told.body, dict) else {}
-    error = body.get("error")
-    return str((error if isinstance(error, dict) else body).get("message") or told.text)

@@ -67,6 +67,12 @@ def decoded_text(answer: Answer) -> str | None:
     return text if isinstance(text, str) else None
 
 
+def told_error(answer: Answer) -> str:
+    """What an error answer says is wrong; its text where it is no error that is known."""
+    error = _error_object(answer.body)
+    return _message(error) if error is not None else answer.text
+
+
 class Upstream:
     """HTTP towards engines; no call is generated but through the engine's gate."""
 
@@ -206,7 +212,7 @@ def refused(status: int, body: bytes, retry_after: str | None = None) -> EngineF
         text = body.decode("utf-8", "replace").strip()[:LONGEST_EXCERPT]
         message = f"the engine answered {status} without a JSON error: {text!r}"
         return EngineFault("engine_error", 502, message, engine_status=status)
-    message = str(error.get("message") or error)[:LONGEST_MESSAGE]
+    message = _message(error)
     if status in {429, 503}:
         pause = _seconds(retry_after)
         return EngineFault("engine_busy", status, message, retry_after_s=pause, engine_status=status)
@@ -237,9 +243,7 @@ def error_frame(event: JsonObject) -> EngineFault | None:
     error = _error_object(event)
     if error is None or event.get("choices"):
         return None
-    return EngineFault(
-        "engine_error", 502, f"the engine failed in mid-reply: {str(error.get('message') or error)[:LONGEST_MESSAGE]}"
-    )
+    return EngineFault("engine_error", 502, f"the engine failed in mid-reply: {_message(error)}")
 
 
 def _error_object(body: Any) -> JsonObject | None:
@@ -253,6 +257,10 @@ def _error_object(body: Any) -> JsonObject | None:
     if body.get("object") == "error":
         return body
     return {"message": body["detail"]} if "detail" in body else None
+
+
+def _message(error: JsonObject) -> str:
+    return str(error.get("message") or error)[:LONGEST_MESSAGE]
 
 
 def _is_overflow(message: str, param: str | None) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proxy.engine.upstream import error_frame, refused
+from proxy.engine.upstream import Answer, error_frame, refused, told_error
 from tests.fakes.sglang.request import refuse as sglang_refuses
 from tests.fakes.vllm.request import refuse as vllm_refuses
 
@@ -51,6 +51,22 @@ def test_a_body_that_is_no_error_is_shown_with_its_status(status: int, body: byt
 def test_fastapis_detail_is_an_error() -> None:
     """Both engines answer unknown paths with it."""
     assert refused(404, b'{"detail": "Not Found"}').message == "Not Found"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (NESTED, "m"),
+        (FLAT, "m"),
+        ({"detail": "m"}, "m"),
+        ({"error": "m"}, "m"),
+        ({"tokens": []}, "the page"),
+        (None, "the page"),
+    ],
+)
+def test_small_questions_are_refused_in_the_same_forms(body: Any, told: str) -> None:
+    """/tokenize tells a template's complaint as chat tells its own; what is no error is shown as it came."""
+    assert told_error(Answer(400, body, "the page")) == told
 
 
 @pytest.mark.parametrize(("header", "pause"), [("7", 7), (None, 1), ("soon", 1), ("Wed, 21 Oct 2026 07:28:00 GMT", 1)])
