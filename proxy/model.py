@@ -225,8 +225,8 @@ class ParentCandidate:
     """Chain hash of what it answered."""
     message: JsonObject
     """The reply as the client got it."""
-    tokens_hash: str
-    """Equal where prompt and sampled ids are all equal."""
+    ids_hash: str
+    """Equal only where prompt and sampled ids are all equal; the call's own where they are not whole."""
     is_delivered: bool
 
 

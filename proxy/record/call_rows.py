@@ -17,7 +17,7 @@ from proxy.record.claims import (
     write_claim,
 )
 from proxy.record.collapse import completion_hash, find_collapse
-from proxy.record.packing import tokens_hash
+from proxy.record.packing import ids_hash, tokens_hash
 from proxy.record.parent_rows import keep_call_ids
 from proxy.record.prompts import KeptPrompt, TokenMemory, keep_prompt
 from proxy.record.rollout_rows import expire_rollout, raise_revision
@@ -56,7 +56,7 @@ update calls set
     parent_outcome = :parent_outcome, parent_reason = :parent_reason, prompt_tokens = :prompt_tokens,
     completion_tokens = :completion_tokens, prompt_base_call_id = :prompt_base_call_id,
     prompt_shared = :prompt_shared, prompt_ids = :prompt_ids, completion_ids = :completion_ids,
-    logprobs = :logprobs, document = :document, completion_hash = :completion_hash,
+    logprobs = :logprobs, document = :document, completion_hash = :completion_hash, ids_hash = :ids_hash,
     claimable = case when :state <> 'failed' then nullif(claimable, 'failed')
         else coalesce(claimable, iif(:failure_kind = 'client_gone', 'client_gone', 'failed')) end,
     broken = broken + :broke
@@ -219,16 +219,19 @@ def _count_late(connection: sqlite3.Connection, call: Call) -> None:
 
 def _write_outcome(connection: sqlite3.Connection, memory: TokenMemory, call: Call, *, broke: bool) -> None:
     columns = outcome_columns(call)
-    prompt, tokens = KeptPrompt(None, 0, b""), None
+    prompt, tokens, whole = KeptPrompt(None, 0, b""), None, None
     if captured := columns["completion_ids"] is not None:
         completion = arrived(call)
         ids = pack_ids(completion.tokens.prompt_ids if completion else ())
         prompt = keep_prompt(connection, memory, call.plan, ids)
-        memory.put(call.plan.call_id, ids + columns["completion_ids"])
+        if columns["state"] == "done":  # what a failed try left may give way to another's
+            memory.put(call.plan.call_id, ids + columns["completion_ids"])
         tokens = tokens_hash(ids + columns["completion_ids"], columns["logprobs"])
+        whole = None if columns["uncaptured"] else ids_hash(ids, columns["completion_ids"])
     columns |= {
         "broke": broke,
         "completion_hash": completion_hash(call),
+        "ids_hash": whole,
         "prompt_base_call_id": prompt.base,
         "prompt_shared": prompt.shared,
         "prompt_ids": prompt.rest if captured else None,

@@ -17,6 +17,12 @@ def tokens_hash(ids: bytes, logprobs: bytes) -> str:
     return "sha256:" + hashlib.sha256(ids + logprobs).hexdigest()
 
 
+def ids_hash(prompt_ids: bytes, completion_ids: bytes) -> str:
+    """Of packed ids: equal only where prompts are equal and replies are."""
+    length = len(prompt_ids).to_bytes(8, "big")
+    return "sha256:" + hashlib.sha256(length + prompt_ids + completion_ids).hexdigest()
+
+
 def pack_logprobs(logprobs: Sequence[float]) -> bytes:
     """Half the size where that loses nothing."""
     values = array("d", logprobs)

@@ -1,6 +1,5 @@
-"""Earlier calls that a conversation can go on from, in one indexed query however long it is, and what they sampled."""
+"""Earlier calls that a conversation can go on from, by one indexed statement however long it is; what they sampled."""
 
-import hashlib
 import json
 import sqlite3
 from collections.abc import Sequence
@@ -10,24 +9,27 @@ from proxy.model import Call, CallId, Conversation, ParentCandidate, ParentSearc
 from proxy.record.prompts import TokenMemory, whole_ids
 from proxy.record.rows import arrived
 
-_CANDIDATES = """
-select call_id, history, json_extract(document, '$.message') as message, prompt_ids is not null as has_tokens,
+# Candidates, whether any beginning is known, and ids of tool calls, in one look. The joins run in the order of their
+# telling: one probe of an index for each value that is given.
+_SEARCH = """
+select 'candidate' as found, seq, call_id as name, history, document ->> '$.message' as told, ids_hash,
     exists (
         select 1 from deliveries where deliveries.call_id = calls.call_id and deliveries.outcome = 'delivered'
     ) as is_delivered
-from calls
-where rollout_id = ? and history in (select value from json_each(?)) and tools_hash = ? and template_hash = ?
-  and state = 'done'
-order by seq
-"""
-_KNOWS = """
-select exists (
-    select 1 from json_each(?) as told cross join calls where calls.rollout_id = ? and calls.history = told.value
+from json_each(:boundaries) as boundary cross join calls
+where rollout_id = :rollout_id and history = boundary.value
+  and tools_hash = :tools_hash and template_hash = :template_hash and state = 'done'
+union all
+select 'beginning', null, null, null, null, null, null
+where exists (
+    select 1 from json_each(:beginnings) as beginning cross join calls
+    where calls.rollout_id = :rollout_id and calls.history = beginning.value
 )
-"""
-_CALL_IDS = """
-select client_id, engine_id from json_each(?) as echoed cross join tool_calls
-where tool_calls.rollout_id = ? and tool_calls.client_id = echoed.value
+union all
+select 'tool_call', null, tool_calls.client_id, null, tool_calls.engine_id, null, null
+from json_each(:call_ids) as echoed cross join tool_calls
+where tool_calls.rollout_id = :rollout_id and tool_calls.client_id = echoed.value
+order by seq
 """
 _KEEP_CALL_ID = "insert or replace into tool_calls (rollout_id, client_id, engine_id) values (?, ?, ?)"
 _SAMPLED = """
@@ -38,7 +40,6 @@ where call_id = ? and state = 'done'
 
 def find_parents(
     connection: sqlite3.Connection,
-    memory: TokenMemory,
     rollout_id: RolloutId,
     talk: Conversation,
     boundaries: Sequence[str],
@@ -47,25 +48,21 @@ def find_parents(
     """Done calls that answered what stands before the last reply, and whether any beginning was ever asked."""
     if not boundaries:
         return ParentSearch()
-    engine_ids = dict(connection.execute(_CALL_IDS, (json.dumps(call_ids), rollout_id)).fetchall())
-    key = (rollout_id, json.dumps(boundaries), talk.tools_hash, talk.template_hash)
-    rows = connection.execute(_CANDIDATES, key).fetchall()
-    is_known = bool(rows) or bool(
-        connection.execute(_KNOWS, (json.dumps(talk.history[1:-1]), rollout_id)).fetchone()[0]
-    )
+    key = {
+        "rollout_id": rollout_id,
+        "boundaries": json.dumps(boundaries),
+        "beginnings": json.dumps(talk.history[1:-1]),
+        "call_ids": json.dumps(call_ids),
+        "tools_hash": talk.tools_hash,
+        "template_hash": talk.template_hash,
+    }
+    found: dict[str, list[sqlite3.Row]] = {"candidate": [], "beginning": [], "tool_call": []}
+    for row in connection.execute(_SEARCH, key):
+        found[row["found"]].append(row)
     return ParentSearch(
-        tuple(
-            ParentCandidate(
-                call_id=CallId(row["call_id"]),
-                history=row["history"],
-                message=json.loads(row["message"]),
-                tokens_hash=_tokens_hash(connection, memory, row) if len(rows) > 1 else "",
-                is_delivered=bool(row["is_delivered"]),
-            )
-            for row in rows
-        ),
-        knows_history=is_known,
-        engine_call_ids=engine_ids,
+        tuple(map(_candidate, found["candidate"])),
+        knows_history=bool(found["candidate"] or found["beginning"]),
+        engine_call_ids={row["name"]: row["told"] for row in found["tool_call"]},
     )
 
 
@@ -106,8 +103,11 @@ def read_sampled_turn(
     )
 
 
-def _tokens_hash(connection: sqlite3.Connection, memory: TokenMemory, row: sqlite3.Row) -> str:
-    """Of prompt and sampled ids together; a call without ids is like no other."""
-    if not row["has_tokens"]:
-        return str(row["call_id"])
-    return hashlib.sha256(whole_ids(connection, memory, row["call_id"])).hexdigest()
+def _candidate(row: sqlite3.Row) -> ParentCandidate:
+    return ParentCandidate(
+        call_id=CallId(row["name"]),
+        history=row["history"],
+        message=json.loads(row["told"]),
+        ids_hash=row["ids_hash"] or row["name"],
+        is_delivered=bool(row["is_delivered"]),
+    )

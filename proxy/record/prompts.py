@@ -8,6 +8,7 @@ a bad choice of base costs room, never correctness.
 import sqlite3
 import threading
 from collections import OrderedDict
+from contextlib import closing
 from dataclasses import dataclass
 
 from proxy.ids import ID_BYTES, shared_ids
@@ -27,8 +28,16 @@ order by seq limit 1
 _PARENT = """
 select history from calls where call_id = ? and rollout_id = ? and state = 'done' and prompt_ids is not null
 """
-_LINK = """
-select call_id, prompt_base_call_id, prompt_shared, prompt_ids, completion_ids from calls where call_id = ?
+# Told link by link, nearest first, so that a reader stops where its memory begins.
+_CHAIN = """
+with recursive chain (call_id, base, shared, prompt_ids, completion_ids) as (
+    select call_id, prompt_base_call_id, prompt_shared, prompt_ids, completion_ids from calls where call_id = ?
+    union all
+    select calls.call_id, prompt_base_call_id, prompt_shared, calls.prompt_ids, calls.completion_ids
+    from chain cross join calls
+    where calls.call_id = chain.base
+)
+select call_id, base, shared, prompt_ids, completion_ids from chain
 """
 
 
@@ -76,16 +85,19 @@ def keep_prompt(connection: sqlite3.Connection, memory: TokenMemory, plan: Plan,
 
 
 def whole_ids(connection: sqlite3.Connection, memory: TokenMemory, call_id: str) -> bytes:
-    """Packed prompt and completion ids of a recorded call, however long the chain below it."""
+    """Packed prompt and completion ids of a recorded call, by one statement however long the chain below it."""
+    ids = memory.get(call_id)
+    if ids is not None:
+        return ids
     links = list[sqlite3.Row]()
-    ids, step = memory.get(call_id), call_id
-    while ids is None:
-        link = connection.execute(_LINK, (step,)).fetchone()
-        links.append(link)
-        step = link["prompt_base_call_id"]
-        ids = b"" if step is None else memory.get(step)
+    with closing(connection.execute(_CHAIN, (call_id,))) as chain:
+        while ids is None:
+            if (link := next(chain, None)) is None:
+                raise LookupError(f"the ids of call {call_id} lean on a call that the store does not hold")
+            links.append(link)
+            ids = b"" if link["base"] is None else memory.get(link["base"])
     for link in reversed(links):
-        kept = ids[: (link["prompt_shared"] or 0) * ID_BYTES]
+        kept = ids[: (link["shared"] or 0) * ID_BYTES]
         ids = kept + (link["prompt_ids"] or b"") + (link["completion_ids"] or b"")
         memory.put(link["call_id"], ids)
     return ids

@@ -86,9 +86,7 @@ class SqliteReading:
     async def find_parents(
         self, rollout_id: RolloutId, talk: Conversation, boundaries: Sequence[str], call_ids: Sequence[str] = ()
     ) -> ParentSearch:
-        return await self._reader.read(
-            lambda db: find_parents(db, self._memory, rollout_id, talk, boundaries, call_ids)
-        )
+        return await self._reader.read(lambda db: find_parents(db, rollout_id, talk, boundaries, call_ids))
 
     async def sampled_turn(self, rollout_id: RolloutId, call_id: CallId) -> SampledTurn | None:
         return await self._reader.read(lambda db: read_sampled_turn(db, self._memory, rollout_id, call_id))

@@ -73,7 +73,7 @@ def among(matches: Sequence[ParentCandidate], echo: Echo) -> Parent:
 
 def choose(matches: Sequence[ParentCandidate]) -> ParentCandidate | None:
     """The one that all matches are, by their tokens: the delivered one of equals, else the earliest."""
-    if not matches or len({match.tokens_hash for match in matches}) > 1:
+    if not matches or len({match.ids_hash for match in matches}) > 1:
         return None
     return next((match for match in matches if match.is_delivered), matches[0])
 

@@ -11,6 +11,7 @@ from proxy.record.connection import connect_writing, create_private
 from proxy.record.faults import StoreUnreadable
 from proxy.record.migrations import Migration, migrate, missing, read_migrations
 from proxy.record.sqlite import SqliteStore, open_reading
+from proxy.request.conversation import read_conversation
 from tests import make
 
 OLD_FILES = sorted((Path(__file__).parent / "old").glob("*.sql"))
@@ -68,6 +69,20 @@ async def test_an_old_files_retried_set_is_whole(old: Path) -> None:
     assert [[failure["kind"] for failure in call["earlier_failures"]] for call in calls] == [["engine_cut"]] * 2
     assert [[one["outcome"] for one in call["deliveries"]] for call in calls] == [["error_told", "delivered"]] * 2
     await store.close()
+
+
+@pytest.mark.anyio
+async def test_an_old_files_equal_replies_are_one(old: Path) -> None:
+    """Where their records have a hash of their tokens; others are like no other, and never guessed between."""
+    talk = read_conversation([make.user("Two, please"), make.assistant(), make.user()], {})
+    store = SqliteStore(old)
+    await store.open()
+    found = (await store.find_parents(RolloutId("r1"), talk, [talk.history[1]])).candidates
+    had_hash = (await store.call(found[0].call_id) or {})["tokens_hash"] is not None
+    await store.close()
+
+    assert [one.call_id for one in found] == ["call_c0", "call_c1"]
+    assert (found[0].ids_hash == found[1].ids_hash) == had_hash
 
 
 def test_there_is_an_old_file_for_every_step() -> None:

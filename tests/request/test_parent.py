@@ -55,7 +55,7 @@ CHAT_FORM = {"chat.completions": from_chat, "anthropic.messages": from_messages}
 
 
 def candidate(name: str, history: str, message: Any, **changes: Any) -> ParentCandidate:
-    made = ParentCandidate(CallId(name), history, message, tokens_hash=name, is_delivered=True)
+    made = ParentCandidate(CallId(name), history, message, ids_hash=name, is_delivered=True)
     return replace(made, **changes)
 
 
@@ -140,8 +140,8 @@ def test_replies_that_differ_in_tokens_only_are_ambiguous() -> None:
 
 def test_replies_equal_in_every_token_are_one() -> None:
     """The delivered one stands for both."""
-    first = answered(TASK, name="call-1", tokens_hash="same", is_delivered=False)
-    second = answered(TASK, name="call-2", tokens_hash="same")
+    first = answered(TASK, name="call-1", ids_hash="same", is_delivered=False)
+    second = answered(TASK, name="call-2", ids_hash="same")
 
     assert resolve(TASK, SAID, RESULT, candidates=(first, second)) == Parent(
         "resolved", "same_tokens", CallId("call-2"), told_from=1
