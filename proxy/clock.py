@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 # Bits of a drawn run seed: fits JSON numbers of every client exactly.
 RUN_SEED_BITS = 48
@@ -11,6 +11,11 @@ RUN_SEED_BITS = 48
 def now() -> float:
     """Wall clock in seconds since the epoch; for records and leases."""
     return time.time()
+
+
+def today() -> date:
+    """The day, in UTC."""
+    return datetime.fromtimestamp(now(), UTC).date()
 
 
 def ticks() -> float:

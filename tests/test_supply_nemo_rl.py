@@ -7,7 +7,8 @@ import pytest
 
 from tests.echoes import compact
 from tests.fakes import FakeEngine
-from tests.fakes.nemo_rl import NemoRl, serving
+from tests.fakes.front import serving
+from tests.fakes.nemo_rl import NemoRl
 from tests.served import served, settings_for
 from tests.test_supply import talk
 

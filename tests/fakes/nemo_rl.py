@@ -4,39 +4,23 @@ It renders the request, puts the ids that the caller requires in the place of wh
 token that closes the last assistant turn, found by counting), and tells ids on the message.
 """
 
-import contextlib
-import threading
-from collections.abc import Iterator
-from typing import Any
-
-import httpx
-import uvicorn
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from proxy.sim.tokens import TURN_END
 from tests.fakes import FakeEngine
+from tests.fakes.front import Front, Json
 
-Json = dict[str, Any]
 FIELD = "required_prefix_token_ids"
 
 
-class NemoRl:
+class NemoRl(Front):
     """The server's answers; `splices` is false for one that takes no notice of the field."""
 
     def __init__(self, vllm: FakeEngine, *, splices: bool = True) -> None:
-        self._vllm = httpx.Client(base_url=vllm.url, timeout=30)
+        super().__init__(vllm)
         self.splices = splices
         self.required: list[list[int] | None] = []
-
-    def app(self) -> Starlette:
-        routes = [
-            Route("/v1/chat/completions", self.chat, methods=["POST"]),
-            Route("/{path:path}", self.pass_on, methods=["GET", "POST"]),
-        ]
-        return Starlette(routes=routes)
 
     async def chat(self, request: Request) -> Response:
         body = await request.json()
@@ -48,15 +32,6 @@ class NemoRl:
             body["kv_transfer_params"] = {"prompt_token_ids": self._spliced(body, required)}
         answer = self._vllm.post("/v1/chat/completions", json=body)
         return JSONResponse(_ids_on_the_message(answer.json()), answer.status_code)
-
-    async def pass_on(self, request: Request) -> Response:
-        answer = self._vllm.request(
-            request.method,
-            request.url.path,
-            content=await request.body(),
-            headers={"content-type": "application/json"},
-        )
-        return Response(answer.content, answer.status_code, media_type=answer.headers["content-type"])
 
     def _spliced(self, body: Json, required: list[int]) -> list[int]:
         """What was rendered, with the required ids up to the same number of ends."""
@@ -74,19 +49,3 @@ def _ids_on_the_message(reply: Json) -> Json:
         choice["message"]["prompt_token_ids"] = reply.pop("prompt_token_ids", None)
         choice["message"]["generation_token_ids"] = choice.pop("token_ids", None)
     return reply
-
-
-@contextlib.contextmanager
-def serving(server: NemoRl) -> Iterator[str]:
-    """The server on a free port, by its URL."""
-    config = uvicorn.Config(server.app(), port=0, log_config=None, lifespan="off")
-    web = uvicorn.Server(config)
-    thread = threading.Thread(target=web.run, daemon=True)
-    thread.start()
-    while not web.started:
-        threading.Event().wait(0.01)
-    try:
-        yield f"http://127.0.0.1:{web.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        web.should_exit = True
-        thread.join()
