@@ -14,8 +14,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from proxy.sim.ask import Ask, Dialect, EngineDeath, PauseMode, Refusal, Setup
+from proxy.sim.apis import MESSAGES, OWN, Api
+from proxy.sim.ask import Ask, EngineDeath, PauseMode, Refusal, Setup
 from proxy.sim.cache import PrefixCache
+from proxy.sim.dialect import Dialect
 from proxy.sim.exchange import Exchange
 from proxy.sim.mark import Marked
 from proxy.sim.script import Fault, Item, item_from_json
@@ -28,7 +30,8 @@ Kind = Literal["vllm", "sglang"]
 DIALECTS: dict[str, Callable[[], Dialect]] = {"vllm": VLLM, "sglang": SGLang}
 
 Fits = Callable[[Json], bool]
-"""Tells by the body of a request whether it is the one that is meant."""
+"""Tells by the body of a request, in chat form, whether it is the one that is meant."""
+Read = Callable[[Json, Mapping[str, str], Setup], Ask]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class Engine:
             self._queue.extend(items)
 
     def script_when(self, fits: Fits, item: Item) -> None:
-        """What happens to the first generation request whose body fits, whenever it comes."""
+        """What happens to the first generation request whose body, in chat form, fits, whenever it comes."""
         with self._lock:
             self._waiting.append((fits, item))
 
@@ -160,6 +163,8 @@ class Engine:
         routes = [
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
             Route("/v1/completions", self._complete, methods=["POST"]),
+            Route("/v1/messages", self._answer_message, methods=["POST"]),
+            Route("/v1/messages/count_tokens", self._count_tokens, methods=["POST"]),
             Route("/_sim/script", self._take_script, methods=["POST"]),
             Route("/_sim/requests", self._tell_requests),
             Route("/_sim/state", self._tell_state),
@@ -168,29 +173,41 @@ class Engine:
         return Marked(Starlette(routes=routes, exception_handlers={HTTPException: _plain_error}))
 
     async def _chat(self, request: Request) -> Response:
-        return await self._generate(request, self.dialect.read)
+        return await self._generate(request, self.dialect.read, OWN)
 
     async def _complete(self, request: Request) -> Response:
-        return await self._generate(request, self.dialect.read_plain)
+        return await self._generate(request, self.dialect.read_plain, OWN)
 
-    async def _generate(self, request: Request, read: Callable[[Json, Mapping[str, str], Setup], Ask]) -> Response:
+    async def _answer_message(self, request: Request) -> Response:
+        return await self._generate(request, self.dialect.read, MESSAGES)
+
+    async def _count_tokens(self, request: Request) -> Response:
+        """How many tokens a Messages body is; its `max_tokens` is left out."""
+        try:
+            body = await _json_object(request, self.dialect)
+            ask = self.dialect.read(MESSAGES.to_chat({**body, "max_tokens": 1}), dict(request.headers), self.setup)
+        except Refusal as refusal:
+            return _refused(refusal, MESSAGES)
+        return JSONResponse({"input_tokens": len(ask.prompt)})
+
+    async def _generate(self, request: Request, read: Read, api: Api) -> Response:
         try:
             body = await _json_object(request, self.dialect)
         except Refusal as refusal:
-            return JSONResponse(refusal.body, refusal.status)
+            return _refused(refusal, api)
         headers = dict(request.headers)
         received = Received(request.method, request.url.path, headers, body)
         try:
-            ask = read(body, headers, self.setup)
+            ask = replace(read(api.to_chat(body), headers, self.setup), sent=body)
         except Refusal as refusal:
             self._remember(self.refused, received)
-            return JSONResponse(refusal.body, refusal.status)
+            return _refused(refusal, api)
         except EngineDeath:
             self._remember(self.requests, received)
             self.on_death()
             return Response(status_code=500)
         self._remember(self.requests, received)
-        return Exchange(self, ask, self.next_item(body))
+        return Exchange(self, ask, self.next_item(ask.body), api)
 
     def _remember(self, kept: list[Received], received: Received) -> None:
         kept.append(received)
@@ -214,6 +231,10 @@ class Engine:
 
     async def _tell_state(self, _: Request) -> Response:
         return JSONResponse({"running": self.running, "aborted": self.aborted, "served": self.served})
+
+
+def _refused(refusal: Refusal, api: Api) -> Response:
+    return JSONResponse(api.error(refusal.status, refusal.body), refusal.status)
 
 
 async def _json_object(request: Request, dialect: Dialect) -> Json:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -11,8 +11,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from proxy import clock
-from proxy.sim.ask import Ask, Dialect, Event, PauseMode, Setup, Spans
+from proxy.sim.apis import Api
+from proxy.sim.ask import Ask, Event, PauseMode, Setup, Spans
 from proxy.sim.cache import PrefixCache, mixture
+from proxy.sim.dialect import Dialect
 from proxy.sim.draw import Completion, Noise, draw
 from proxy.sim.flaws import spoil
 from proxy.sim.script import Fault, FaultKind, Item, Say
@@ -20,7 +22,6 @@ from proxy.sim.speech import voice_for
 from proxy.sim.template import Json
 
 SSE_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
-DONE = b"data: [DONE]\n\n"
 HELD_POLL_S = 0.005
 """How often a paused call looks whether it may go on."""
 
@@ -62,10 +63,10 @@ class Host(Protocol):
 class Exchange(Response):
     """The answer to one generation request."""
 
-    def __init__(self, host: Host, ask: Ask, item: Item | None) -> None:
+    def __init__(self, host: Host, ask: Ask, item: Item | None, api: Api) -> None:
         super().__init__()
         self.ask = ask
-        self._host = host
+        self._host, self._api = host, api
         self._fault = item if isinstance(item, Fault) else None
         self._say = item if isinstance(item, Say) else item.say if item else None
         self._stirred = asyncio.Event()
@@ -157,7 +158,7 @@ class Exchange(Response):
         if fault and fault.kind == "error_frame" and not self.ask.stream:
             fault = Fault.status(fault.code)
         if fault and fault.kind in ("status", "refuse", "html"):
-            await _refusal(fault, dialect)(scope, receive, send)
+            await _refusal(fault, dialect, self._api)(scope, receive, send)
             return
         await self._unpaused()
         self._weights = self._host.setup.weights
@@ -209,8 +210,8 @@ class Exchange(Response):
                 self._cut_short()
                 break
         dialect, setup = self._host.dialect, self._host.setup
-        payload = dialect.whole(self.ask, self._completions, setup, self._spans())
-        await self._send_whole(_dump(self._spoiled([Event(payload, 0)])[0].payload), send)
+        own = Event(dialect.whole(self.ask, self._completions, setup, self._spans()), 0)
+        await self._send_whole(_dump(self._api.whole(self.ask, self._spoiled([own])[0].payload)), send)
 
     def _spans(self) -> Spans:
         """Which weights made which tokens of the first choice."""
@@ -233,7 +234,7 @@ class Exchange(Response):
         await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
         sent, events, is_cut = 0, self._events(), False
         while sent < len(events):
-            if await self._breaks_stream(sent, send):
+            if await self._breaks_stream(events, sent, send):
                 return
             await self._work(events[sent].tokens - self._told)
             if self._is_aborted and not is_cut:
@@ -243,17 +244,18 @@ class Exchange(Response):
             if self._is_redrawn:
                 events, self._is_redrawn = self._events(), False
             frame = _frame(events[sent])
-            if self._has("half_json") and sent == _last_with_choices(events):
+            if self._has("half_json") and sent == _last_that_tells(events):
                 await send(_piece(frame[: len(frame) // 2], more=False))
                 return
             await send(_piece(frame))
             self._told = max(self._told, events[sent].tokens)
             sent += 1
-        if not await self._breaks_stream(sent, send, or_later=True):
-            await send(_piece(DONE, more=False))
+        if not await self._breaks_stream(events, sent, send, or_later=True):
+            await send(_piece(self._api.closing, more=False))
 
     def _events(self) -> list[Event]:
-        return self._spoiled(self._host.dialect.events(self.ask, self._completions, self._host.setup))
+        own = self._host.dialect.events(self.ask, self._completions, self._host.setup)
+        return self._api.events(self.ask, self._spoiled(own))
 
     def _spoiled(self, events: list[Event]) -> list[Event]:
         return spoil(events, self._fault.kind) if self._fault else events
@@ -261,7 +263,7 @@ class Exchange(Response):
     def _has(self, *kinds: FaultKind) -> bool:
         return self._fault is not None and self._fault.kind in kinds
 
-    async def _breaks_stream(self, sent: int, send: Send, *, or_later: bool = False) -> bool:
+    async def _breaks_stream(self, events: Sequence[Event], sent: int, send: Send, *, or_later: bool = False) -> bool:
         """Break the stream if this is the place; true when nothing more may follow."""
         fault = self._fault
         if fault is None or not self._has("cut", "stall", "error_frame"):
@@ -270,7 +272,8 @@ class Exchange(Response):
             return False
         if fault.kind == "error_frame":
             error = self._host.dialect.error_event(fault.code, "the engine broke")
-            await send(_piece(_frame(Event(error, 0)) + DONE, more=False))
+            last = self._api.broken(self.ask, events[:sent], fault.code, error)
+            await send(_piece(_frame(last) + self._api.closing, more=False))
             return True
         await self._break()
         return False
@@ -283,17 +286,18 @@ class Exchange(Response):
         raise ConnectionCut
 
 
-def _refusal(fault: Fault, dialect: Dialect) -> Response:
+def _refusal(fault: Fault, dialect: Dialect, api: Api) -> Response:
     if fault.kind == "html":
         page = f"<html><body><h1>{fault.code} Bad Gateway</h1></body></html>"
         return HTMLResponse(page, fault.code)
     headers: Mapping[str, str] = {"retry-after": "1"} if fault.kind == "refuse" else {}
-    body: Json = dialect.error(fault.code, "scripted") if fault.body is None else fault.body
+    body: Json = api.error(fault.code, dialect.error(fault.code, "scripted")) if fault.body is None else fault.body
     return JSONResponse(body, fault.code, headers)
 
 
-def _last_with_choices(events: list[Event]) -> int:
-    return max(place for place, event in enumerate(events) if event.payload["choices"])
+def _last_that_tells(events: list[Event]) -> int:
+    """The last event but for those of chat that have nothing but ids and usage."""
+    return max(place for place, event in enumerate(events) if event.payload.get("choices") != [])
 
 
 def _dump(payload: Json) -> bytes:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from starlette.routing import Route
 
-from proxy.sim.ask import Ask, EngineView, Event, Setup, Spans
+from proxy.sim.ask import Ask, Event, Setup, Spans
+from proxy.sim.dialect import EngineView
 from proxy.sim.draw import Completion
 from proxy.sim.sglang import plain, reply, request
 from proxy.sim.sglang.endpoints import Endpoints

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from proxy.sim.ask import EngineView
+from proxy.sim.dialect import EngineView
 
 
 @dataclass(frozen=True, slots=True)

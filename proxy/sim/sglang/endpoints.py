@@ -7,7 +7,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from proxy import clock
-from proxy.sim.ask import EngineView
+from proxy.sim.dialect import EngineView
 from proxy.sim.scoring import score
 from proxy.sim.sglang.controls import Controls
 from proxy.sim.sglang.parsing import parsing_routes

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from starlette.routing import Route
 
-from proxy.sim.ask import Ask, EngineView, Event, Setup, Spans, experts_of
+from proxy.sim.ask import Ask, Event, Setup, Spans, experts_of
+from proxy.sim.dialect import EngineView
 from proxy.sim.draw import Completion
 from proxy.sim.shaping import Manner
 from proxy.sim.template import Json

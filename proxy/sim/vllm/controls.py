@@ -8,7 +8,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from proxy.sim.ask import EngineView, PauseMode
+from proxy.sim.ask import PauseMode
+from proxy.sim.dialect import EngineView
 
 LOOK_EVERY_S = 0.005
 

@@ -7,7 +7,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from proxy import clock
-from proxy.sim.ask import EngineView, Refusal, fresh_hex
+from proxy.sim.ask import Refusal, fresh_hex
+from proxy.sim.dialect import EngineView
 from proxy.sim.template import Habits
 from proxy.sim.tokens import decode, encode
 from proxy.sim.vllm.controls import Controls

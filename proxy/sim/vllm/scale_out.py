@@ -6,7 +6,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from proxy.sim.ask import EngineView, parsing
+from proxy.sim.ask import parsing
+from proxy.sim.dialect import EngineView
 from proxy.sim.draw import Completion
 from proxy.sim.reader import read_message
 from proxy.sim.tokens import TURN_END
