@@ -61,7 +61,7 @@ test-engines: engines ## the live suite on real vLLM and real SGLang, one at a t
 
 lock: ## compile requirements.lock anew (needs uv)
 	uv pip compile -q --generate-hashes --extra dev pyproject.toml -o requirements.lock
-	uv pip compile -q --universal --generate-hashes -c requirements.lock pyproject.toml -o deploy/requirements.lock
+	uv pip compile -q --universal --generate-hashes --extra postgres -c requirements.lock pyproject.toml -o deploy/requirements.lock
 	uv pip compile -q --universal --generate-hashes -c requirements.lock deploy/build.in -o deploy/build.lock
 
 clean: ## remove what the other commands made in the checkout

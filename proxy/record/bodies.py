@@ -8,13 +8,13 @@ comes back is what was sent. Bodies belong to one rollout, so that deleting it l
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
 from proxy.model import Ask, JsonObject
+from proxy.record.database import Connection
 
-_ADD = "insert or ignore into bodies (rollout_id, hash, previous, body) values (?, ?, ?, ?)"
+_ADD = "insert into bodies (rollout_id, hash, previous, body) values (?, ?, ?, ?) on conflict do nothing"
 _READ = "select previous, body from bodies where rollout_id = ? and hash = ?"
 _KNOWN = "select 1 from bodies where rollout_id = ? and hash = ?"
 
@@ -26,7 +26,7 @@ _GROWING = frozenset({"messages", "input"})
 _LEAST_APART = 256
 
 
-def keep_request(connection: sqlite3.Connection, ask: Ask) -> JsonObject:
+def keep_request(connection: Connection, ask: Ask) -> JsonObject:
     """Store what is new of a request; the answer is what read_request needs to give all of it back."""
     rollout_id, body, speaks_chat = ask.identity.rollout_id, ask.body, ask.api == "chat"
     told_elsewhere = {"messages", "tools"} if speaks_chat else {"tools"}
@@ -49,7 +49,7 @@ def keep_request(connection: sqlite3.Connection, ask: Ask) -> JsonObject:
 class Requests:
     """Requests of one rollout, whole again; shared messages are parsed once."""
 
-    def __init__(self, connection: sqlite3.Connection, rollout_id: str) -> None:
+    def __init__(self, connection: Connection, rollout_id: str) -> None:
         self._connection = connection
         self._rollout_id = rollout_id
         self._chains: dict[str, list[Any]] = {}
@@ -100,7 +100,7 @@ def _less_messages(chat: JsonObject) -> JsonObject:
     return {name: value for name, value in chat.items() if name != "messages"}
 
 
-def _keep_chain(connection: sqlite3.Connection, rollout_id: str, messages: Sequence[Any]) -> str | None:
+def _keep_chain(connection: Connection, rollout_id: str, messages: Sequence[Any]) -> str | None:
     """Store the messages after the longest known start; the last one's hash stands for all."""
     links = list[tuple[bytes, bytes | None, str]]()
     previous: bytes | None = None
@@ -115,7 +115,7 @@ def _keep_chain(connection: sqlite3.Connection, rollout_id: str, messages: Seque
     return previous.hex() if previous else None
 
 
-def _keep_apart(connection: sqlite3.Connection, rollout_id: str, name: str, value: Any) -> JsonObject | None:
+def _keep_apart(connection: Connection, rollout_id: str, name: str, value: Any) -> JsonObject | None:
     """Where a part of a body is kept by itself; None where it is too small for that."""
     if isinstance(value, list) and name in _GROWING:
         return {"chain": _keep_chain(connection, rollout_id, value)}
@@ -127,7 +127,7 @@ def _keep_apart(connection: sqlite3.Connection, rollout_id: str, name: str, valu
     return {"value": _keep(connection, rollout_id, value)}
 
 
-def _keep(connection: sqlite3.Connection, rollout_id: str, value: Any) -> str:
+def _keep(connection: Connection, rollout_id: str, value: Any) -> str:
     body = json.dumps(value)
     name = _hash(None, body)
     connection.execute(_ADD, (rollout_id, name, None, body))

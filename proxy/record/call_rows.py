@@ -1,7 +1,6 @@
 """Calls as rows: reserved before an engine is asked, given their outcome once, late where the rollout was closed."""
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from proxy.record.claims import (
     write_claim,
 )
 from proxy.record.collapse import completion_hash, find_collapse
+from proxy.record.database import Connection, Row
 from proxy.record.packing import ids_hash, tokens_hash
 from proxy.record.parent_rows import keep_call_ids
 from proxy.record.prompts import KeptPrompt, TokenMemory, keep_prompt
@@ -58,7 +58,7 @@ update calls set
     prompt_shared = :prompt_shared, prompt_ids = :prompt_ids, completion_ids = :completion_ids,
     logprobs = :logprobs, document = :document, completion_hash = :completion_hash, ids_hash = :ids_hash,
     claimable = case when :state <> 'failed' then nullif(claimable, 'failed')
-        else coalesce(claimable, iif(:failure_kind = 'client_gone', 'client_gone', 'failed')) end,
+        else coalesce(claimable, case when :failure_kind = 'client_gone' then 'client_gone' else 'failed' end) end,
     broken = broken + :broke
 where call_id = :call_id
 """
@@ -67,11 +67,12 @@ update calls set state = :state, lease_until = null, failure_kind = :kind, docum
     claimable = case when :state = 'failed' then coalesce(claimable, 'failed') end
 where call_id = :call_id
 """
+_LATE = "insert into late_results values (?, ?) on conflict do nothing"
 _LAPSED = "select call_id, rollout_id from calls where state = 'reserved' and lease_until <= ?"
 _RESERVED = "select call_id, rollout_id from calls where state = 'reserved'"
 
 
-def reserve(connection: sqlite3.Connection, asked: Reservation) -> Reserved | Claimed:
+def reserve(connection: Connection, asked: Reservation) -> Reserved | Claimed:
     """Repeat an earlier request or draw anew; a reservation told twice gets the same answer."""
     if held := connection.execute(_HELD, (asked.request_id,)).fetchall():
         return Reserved(held[0]["occurrence"], tuple(row["seed"] for row in held))
@@ -85,14 +86,14 @@ def reserve(connection: sqlite3.Connection, asked: Reservation) -> Reserved | Cl
     return replace(_draw(connection, asked, rollout), reason="draw_abandoned")
 
 
-def renew(connection: sqlite3.Connection, call_ids: Sequence[CallId], lease_until: float) -> None:
+def renew(connection: Connection, call_ids: Sequence[CallId], lease_until: float) -> None:
     connection.executemany(
         "update calls set lease_until = ? where call_id = ? and state = 'reserved'",
         [(lease_until, call_id) for call_id in call_ids],
     )
 
 
-def record(connection: sqlite3.Connection, memory: TokenMemory, calls: Sequence[Call]) -> tuple[GroupFlag, ...] | None:
+def record(connection: Connection, memory: TokenMemory, calls: Sequence[Call]) -> tuple[GroupFlag, ...] | None:
     """Put the outcomes of one request into its rows; None where they came too late and were only counted."""
     # A set breaks as a whole, whichever of its choices did.
     broke = any(has_broken(call.outcome) for call in calls)
@@ -102,7 +103,7 @@ def record(connection: sqlite3.Connection, memory: TokenMemory, calls: Sequence[
     return tuple(flag for call in calls for flag in find_collapse(connection, call))
 
 
-def _record_one(connection: sqlite3.Connection, memory: TokenMemory, call: Call, *, broke: bool) -> bool:
+def _record_one(connection: Connection, memory: TokenMemory, call: Call, *, broke: bool) -> bool:
     """False where the outcome came too late.
 
     An outcome is written once, with one exception: `proxy_died` was a guess from a lapsed lease, and gives way.
@@ -122,17 +123,17 @@ def _record_one(connection: sqlite3.Connection, memory: TokenMemory, call: Call,
     return True
 
 
-def sweep(connection: sqlite3.Connection, now: float) -> int:
+def sweep(connection: Connection, now: float) -> int:
     """Give up reservations whose lease lapsed."""
     return _give_up(connection, connection.execute(_LAPSED, (now,)).fetchall())
 
 
-def give_up_all(connection: sqlite3.Connection) -> int:
+def give_up_all(connection: Connection) -> int:
     """Give up every reservation: for a store just taken, whose former owner is dead."""
     return _give_up(connection, connection.execute(_RESERVED).fetchall())
 
 
-def set_call_outcome(connection: sqlite3.Connection, call_id: CallId, outcome: JsonObject) -> bool:
+def set_call_outcome(connection: Connection, call_id: CallId, outcome: JsonObject) -> bool:
     found = connection.execute("select rollout_id from calls where call_id = ?", (call_id,)).fetchone()
     if found is None:
         return False
@@ -141,8 +142,8 @@ def set_call_outcome(connection: sqlite3.Connection, call_id: CallId, outcome: J
     return True
 
 
-def _open_rollout(connection: sqlite3.Connection, asked: Reservation) -> sqlite3.Row:
-    rollout: sqlite3.Row | None = connection.execute(_ROLLOUT, (asked.rollout_id,)).fetchone()
+def _open_rollout(connection: Connection, asked: Reservation) -> Row:
+    rollout: Row | None = connection.execute(_ROLLOUT, (asked.rollout_id,)).fetchone()
     if rollout is None:
         raise NotFound(f"no rollout {asked.rollout_id!r}", code="unknown_rollout")
     if rollout["state"] != "open":
@@ -152,7 +153,7 @@ def _open_rollout(connection: sqlite3.Connection, asked: Reservation) -> sqlite3
     return rollout
 
 
-def _draw(connection: sqlite3.Connection, asked: Reservation, rollout: sqlite3.Row) -> Reserved:
+def _draw(connection: Connection, asked: Reservation, rollout: Row) -> Reserved:
     """Rows for a new draw, one per choice, and its first delivery."""
     _refuse_excess(connection, asked)
     occurrence: int = connection.execute(_NEXT_OCCURRENCE, (asked.rollout_id, asked.context)).fetchone()[0]
@@ -166,13 +167,13 @@ def _draw(connection: sqlite3.Connection, asked: Reservation, rollout: sqlite3.R
     return Reserved(occurrence, seeds)
 
 
-def _refuse_excess(connection: sqlite3.Connection, asked: Reservation) -> None:
+def _refuse_excess(connection: Connection, asked: Reservation) -> None:
     made: int = connection.execute(_NUMBER, (asked.rollout_id,)).fetchone()[0]
     if asked.most_calls is not None and made + len(asked.draws) > asked.most_calls:
         raise LimitReached(f"rollout {asked.rollout_id!r} has made {made} calls, and its limit is {asked.most_calls}")
 
 
-def _refuse_shared_seed(connection: sqlite3.Connection, asked: Reservation, seed: int, rollout: sqlite3.Row) -> None:
+def _refuse_shared_seed(connection: Connection, asked: Reservation, seed: int, rollout: Row) -> None:
     key = {name: rollout[name] for name in ("run", "grp", "sample")} | {"context": asked.context, "seed": seed}
     if holder := connection.execute(_SEED_HOLDER, key).fetchone():
         raise SeedCollision(
@@ -181,7 +182,7 @@ def _refuse_shared_seed(connection: sqlite3.Connection, asked: Reservation, seed
         )
 
 
-def _add_reserved(connection: sqlite3.Connection, asked: Reservation, draw: Draw, occurrence: int, seed: int) -> None:
+def _add_reserved(connection: Connection, asked: Reservation, draw: Draw, occurrence: int, seed: int) -> None:
     connection.execute(
         _RESERVE,
         {
@@ -204,20 +205,20 @@ def _add_reserved(connection: sqlite3.Connection, asked: Reservation, draw: Draw
     )
 
 
-def _awaits_outcome(standing: sqlite3.Row) -> bool:
+def _awaits_outcome(standing: Row) -> bool:
     return bool(standing["state"] == "reserved" or standing["failure_kind"] == PROXY_DIED.kind)
 
 
-def _count_late(connection: sqlite3.Connection, call: Call) -> None:
+def _count_late(connection: Connection, call: Call) -> None:
     """Note that a result came, without keeping it; once per call, also where its row is deleted."""
     rollout_id = call.plan.ask.identity.rollout_id
-    counted = connection.execute("insert or ignore into late_results values (?, ?)", (call.plan.call_id, rollout_id))
+    counted = connection.execute(_LATE, (call.plan.call_id, rollout_id))
     if counted.rowcount:
         _settle(connection, call.plan.call_id, "late", LATE)
         raise_revision(connection, rollout_id)
 
 
-def _write_outcome(connection: sqlite3.Connection, memory: TokenMemory, call: Call, *, broke: bool) -> None:
+def _write_outcome(connection: Connection, memory: TokenMemory, call: Call, *, broke: bool) -> None:
     columns = outcome_columns(call)
     prompt, tokens, whole = KeptPrompt(None, 0, b""), None, None
     if captured := columns["completion_ids"] is not None:
@@ -243,7 +244,7 @@ def _write_outcome(connection: sqlite3.Connection, memory: TokenMemory, call: Ca
     keep_call_ids(connection, call)
 
 
-def _give_up(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row]) -> int:
+def _give_up(connection: Connection, rows: Sequence[Row]) -> int:
     for row in rows:
         _settle(connection, row["call_id"], "failed", PROXY_DIED)
     for rollout_id in {row["rollout_id"] for row in rows}:
@@ -253,7 +254,7 @@ def _give_up(connection: sqlite3.Connection, rows: Sequence[sqlite3.Row]) -> int
     return len(rows)
 
 
-def _settle(connection: sqlite3.Connection, call_id: str, state: str, failure: Failure) -> None:
+def _settle(connection: Connection, call_id: str, state: str, failure: Failure) -> None:
     """Close a row without a result."""
     document = json.dumps({"failure": failure_field(failure)})
     connection.execute(_SETTLE, {"call_id": call_id, "state": state, "kind": failure.kind, "document": document})

@@ -6,11 +6,11 @@ different Idempotency-Keys are never one, whatever else they share.
 """
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proxy.model import CallId, Claimed, ClaimReason, Reservation
+from proxy.record.database import Connection, Row
 
 # A draw that broke this often after its first token may break for ever: the next retry draws anew.
 MOST_BREAKS = 2
@@ -37,7 +37,7 @@ class Candidate:
     """An earlier identical request."""
 
     request_id: str
-    rows: tuple[sqlite3.Row, ...]
+    rows: tuple[Row, ...]
 
     @property
     def has_failed(self) -> bool:
@@ -69,10 +69,10 @@ class Claim:
     reason: ClaimReason
 
 
-def read_candidates(connection: sqlite3.Connection, asked: Reservation) -> tuple[Candidate, ...]:
+def read_candidates(connection: Connection, asked: Reservation) -> tuple[Candidate, ...]:
     """Earlier requests that are identical to this one, oldest first."""
     rows = connection.execute(_CANDIDATES, (asked.rollout_id, asked.repeat.ask_hash)).fetchall()
-    by_request: dict[str, list[sqlite3.Row]] = {}
+    by_request: dict[str, list[Row]] = {}
     for row in rows:
         by_request.setdefault(row["request_id"], []).append(row)
     return tuple(Candidate(name, tuple(sorted(group, key=_choice))) for name, group in by_request.items())
@@ -93,7 +93,7 @@ def choose_claim(candidates: Sequence[Candidate], asked: Reservation) -> Claim |
     return None
 
 
-def write_claim(connection: sqlite3.Connection, claim: Claim, asked: Reservation) -> Claimed:
+def write_claim(connection: Connection, claim: Claim, asked: Reservation) -> Claimed:
     """Note the delivery, and put failed rows back to reserved."""
     candidate = claim.candidate
     for row in candidate.rows:
@@ -113,20 +113,20 @@ def write_claim(connection: sqlite3.Connection, claim: Claim, asked: Reservation
     )
 
 
-def forget(connection: sqlite3.Connection, abandoned: Candidate) -> None:
+def forget(connection: Connection, abandoned: Candidate) -> None:
     """A draw that was replaced is not replaced twice."""
     connection.executemany(_FORGET, [(row["call_id"],) for row in abandoned.rows])
 
 
 def begin_delivery(
-    connection: sqlite3.Connection, asked: Reservation, call_ids: Sequence[CallId], reason: ClaimReason | None
+    connection: Connection, asked: Reservation, call_ids: Sequence[CallId], reason: ClaimReason | None
 ) -> None:
     """One client begins to read these calls."""
     rows = [(asked.delivery_id, call_id, reason, asked.asked_at) for call_id in call_ids]
     connection.executemany(_DELIVERY, rows)
 
 
-def _try_again(connection: sqlite3.Connection, row: sqlite3.Row, asked: Reservation) -> None:
+def _try_again(connection: Connection, row: Row, asked: Reservation) -> None:
     failure = json.loads(row["document"] or "{}").get("failure")
     connection.execute(
         _AGAIN,
@@ -143,5 +143,5 @@ def _may_be_meant(candidate: Candidate, key: str | None) -> bool:
     return key is None or candidate.key is None or candidate.key == key
 
 
-def _choice(row: sqlite3.Row) -> int:
+def _choice(row: Row) -> int:
     return int(row["choice"])

@@ -7,11 +7,11 @@ two honest draws would share anyway (a short "Yes") raise no alarm: how likely t
 import hashlib
 import json
 import math
-import sqlite3
 from collections.abc import Iterator
 
 from proxy.ids import pack_ids
 from proxy.model import Call, Completion, GroupFlag
+from proxy.record.database import Connection
 
 # Two independent draws that coincide with a likelihood below this are no coincidence, also not among the two thousand
 # pairs of a group of 64.
@@ -23,7 +23,7 @@ where calls.context = :context and calls.completion_hash = :hash and calls.call_
   and rollouts.run = :run and rollouts.grp = :grp and rollouts.rollout_id <> :rollout_id
 limit 1
 """
-_RAISE = "insert or ignore into group_flags values (:run, :grp, 'collapsed', :at, :detail)"
+_RAISE = "insert into group_flags values (:run, :grp, 'collapsed', :at, :detail) on conflict do nothing"
 _FLAGS = "select flag, raised_at, detail from group_flags where run = ? and grp = ? order by raised_at"
 
 
@@ -38,7 +38,7 @@ def completion_hash(call: Call) -> bytes | None:
     return hashlib.sha256(pack_ids(reply.tokens.completion_ids)).digest()
 
 
-def find_collapse(connection: sqlite3.Connection, call: Call) -> Iterator[GroupFlag]:
+def find_collapse(connection: Connection, call: Call) -> Iterator[GroupFlag]:
     """The flag that this call raises on its group, the first time that one does."""
     hashed, rollout = completion_hash(call), call.plan.ask.identity.rollout
     if hashed is None:
@@ -56,6 +56,6 @@ def find_collapse(connection: sqlite3.Connection, call: Call) -> Iterator[GroupF
         yield GroupFlag("collapsed", at, detail)
 
 
-def read_flags(connection: sqlite3.Connection, run: str, group: str) -> tuple[GroupFlag, ...]:
+def read_flags(connection: Connection, run: str, group: str) -> tuple[GroupFlag, ...]:
     rows = connection.execute(_FLAGS, (run, group)).fetchall()
     return tuple(GroupFlag(row["flag"], row["raised_at"], json.loads(row["detail"])) for row in rows)

@@ -1,13 +1,51 @@
-"""How a store file is opened: one connection that writes, some that only read."""
+"""How a store file is opened and used: one connection that writes, some that only read."""
 
 import os
 import sqlite3
 from pathlib import Path
 
+from proxy.errors import StoreDown
+from proxy.record.database import Connection
+from proxy.record.faults import is_store_fault, store_down
+
 # Nobody but a person with a database tool can hold a lock for long; then callers are told rather than kept.
 BUSY_TIMEOUT_S = 5.0
 # A write-ahead log that a burst made large is cut back to this after the next checkpoint.
 JOURNAL_SIZE_LIMIT = 64 * 2**20
+
+
+class SqliteDatabase:
+    """A store file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
+    def error(self) -> type[Exception]:
+        return sqlite3.Error
+
+    def connect_writing(self) -> Connection:
+        return connect_writing(self.path)
+
+    def connect_reading(self) -> Connection:
+        return connect_reading(self.path)
+
+    def begin_writing(self, connection: Connection, *, synced: bool) -> None:
+        connection.execute(f"pragma synchronous = {'full' if synced else 'normal'}")
+        connection.execute("begin immediate")
+
+    def begin_reading(self, connection: Connection) -> None:
+        connection.execute("begin")
+
+    def is_fault(self, error: BaseException) -> bool:
+        return is_store_fault(error)
+
+    def down(self, error: BaseException) -> StoreDown:
+        return store_down(error, self.path)
 
 
 def create_private(path: Path) -> None:

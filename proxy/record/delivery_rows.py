@@ -1,9 +1,8 @@
 """Deliveries as rows: who read a request's calls, and what was lost on the way."""
 
-import sqlite3
-
 from proxy import clock
 from proxy.model import Delivery
+from proxy.record.database import Connection
 
 _END = """
 update deliveries set ended_at = :ended_at, outcome = :outcome, events = :events
@@ -21,7 +20,7 @@ where state in ('reserved', 'done', 'failed') and call_id in (
 _LASTING = "select distinct delivery_id from deliveries where outcome is null"
 
 
-def end_delivery(connection: sqlite3.Connection, delivery: Delivery) -> None:
+def end_delivery(connection: Connection, delivery: Delivery) -> None:
     """Write down how a reading ended; nothing where the rollout was deleted meanwhile."""
     row = {
         "delivery_id": delivery.delivery_id,
@@ -34,7 +33,7 @@ def end_delivery(connection: sqlite3.Connection, delivery: Delivery) -> None:
         connection.execute(_LOSE, {"delivery_id": delivery.delivery_id})
 
 
-def lose_all(connection: sqlite3.Connection) -> None:
+def lose_all(connection: Connection) -> None:
     """Readings that a dead process left open: nobody knows how far they came."""
     now = clock.now()
     for row in connection.execute(_LASTING).fetchall():

@@ -1,13 +1,13 @@
 """Calls as `rollpin.call/1` documents: rows joined with the ids, messages and deliveries that they share or own."""
 
 import json
-import sqlite3
 from collections.abc import Sequence
 
 from proxy import clock
 from proxy.ids import ID_BYTES
 from proxy.model import JsonObject
 from proxy.record.bodies import Requests
+from proxy.record.database import Connection, Row
 from proxy.record.prompts import TokenMemory, whole_ids
 from proxy.record.rollout_rows import read_cursor
 from proxy.record.rows import call_document
@@ -32,17 +32,17 @@ select claim, started_at, ended_at, outcome, events from deliveries where call_i
 """
 
 
-def read_call(connection: sqlite3.Connection, call_id: str) -> JsonObject | None:
+def read_call(connection: Connection, call_id: str) -> JsonObject | None:
     row = connection.execute(_CALL, (call_id,)).fetchone()
     return _Documents(connection, row["rollout_id"]).document(row) if row else None
 
 
-def read_request(connection: sqlite3.Connection, rollout_id: str, request_id: str) -> tuple[JsonObject, ...]:
+def read_request(connection: Connection, rollout_id: str, request_id: str) -> tuple[JsonObject, ...]:
     documents = _Documents(connection, rollout_id)
     return tuple(map(documents.document, connection.execute(_REQUEST, (request_id, rollout_id)).fetchall()))
 
 
-def read_calls(connection: sqlite3.Connection, rollout_id: str, cursor: str | None, limit: int) -> Page[JsonObject]:
+def read_calls(connection: Connection, rollout_id: str, cursor: str | None, limit: int) -> Page[JsonObject]:
     """A page in order of reservation; shorter than asked where its calls are long."""
     documents = _Documents(connection, rollout_id)
     items, last = list[JsonObject](), cursor
@@ -57,13 +57,13 @@ def read_calls(connection: sqlite3.Connection, rollout_id: str, cursor: str | No
 class _Documents:
     """Documents of one rollout, put together with what earlier ones already had to read."""
 
-    def __init__(self, connection: sqlite3.Connection, rollout_id: str) -> None:
+    def __init__(self, connection: Connection, rollout_id: str) -> None:
         self._connection = connection
         self._memory = TokenMemory()
         self._requests = Requests(connection, rollout_id)
         self.ids_read = 0
 
-    def document(self, row: sqlite3.Row) -> JsonObject:
+    def document(self, row: Row) -> JsonObject:
         ids = None
         if row["prompt_ids"] is not None:
             ids = whole_ids(self._connection, self._memory, row["call_id"])
@@ -81,7 +81,7 @@ class _Documents:
         return [_delivery(row) for row in self._connection.execute(_DELIVERIES, (call_id,))]
 
 
-def _delivery(row: sqlite3.Row) -> JsonObject:
+def _delivery(row: Row) -> JsonObject:
     return {
         "started_at": clock.iso(row["started_at"]),
         "ended_at": clock.iso(row["ended_at"]) if row["ended_at"] else None,

@@ -1,11 +1,11 @@
 """Earlier calls that a conversation can go on from, by one indexed statement however long it is; what they sampled."""
 
 import json
-import sqlite3
 from collections.abc import Sequence
 
 from proxy.ids import unpack_ids
 from proxy.model import Call, CallId, Conversation, ParentCandidate, ParentSearch, RolloutId, SampledTurn
+from proxy.record.database import Connection, Row
 from proxy.record.prompts import TokenMemory, whole_ids
 from proxy.record.rows import arrived
 
@@ -31,7 +31,10 @@ from json_each(:call_ids) as echoed cross join tool_calls
 where tool_calls.rollout_id = :rollout_id and tool_calls.client_id = echoed.value
 order by seq
 """
-_KEEP_CALL_ID = "insert or replace into tool_calls (rollout_id, client_id, engine_id) values (?, ?, ?)"
+_KEEP_CALL_ID = """
+insert into tool_calls (rollout_id, client_id, engine_id) values (?, ?, ?)
+on conflict (rollout_id, client_id) do update set engine_id = excluded.engine_id
+"""
 _SAMPLED = """
 select rollout_id, document, prompt_ids is not null as has_tokens, uncaptured, completion_ids from calls
 where call_id = ? and state = 'done'
@@ -39,7 +42,7 @@ where call_id = ? and state = 'done'
 
 
 def find_parents(
-    connection: sqlite3.Connection,
+    connection: Connection,
     rollout_id: RolloutId,
     talk: Conversation,
     boundaries: Sequence[str],
@@ -56,7 +59,7 @@ def find_parents(
         "tools_hash": talk.tools_hash,
         "template_hash": talk.template_hash,
     }
-    found: dict[str, list[sqlite3.Row]] = {"candidate": [], "beginning": [], "tool_call": []}
+    found: dict[str, list[Row]] = {"candidate": [], "beginning": [], "tool_call": []}
     for row in connection.execute(_SEARCH, key):
         found[row["found"]].append(row)
     return ParentSearch(
@@ -66,7 +69,7 @@ def find_parents(
     )
 
 
-def keep_call_ids(connection: sqlite3.Connection, call: Call) -> None:
+def keep_call_ids(connection: Connection, call: Call) -> None:
     """Note the engine's own ids of the tool calls that a reply made."""
     completion = arrived(call)
     if completion is None:
@@ -80,7 +83,7 @@ def keep_call_ids(connection: sqlite3.Connection, call: Call) -> None:
 
 
 def read_sampled_turn(
-    connection: sqlite3.Connection, memory: TokenMemory, rollout_id: RolloutId, call_id: CallId
+    connection: Connection, memory: TokenMemory, rollout_id: RolloutId, call_id: CallId
 ) -> SampledTurn | None:
     """The tokens of a done call of this rollout, and how it ended; None where they are not whole."""
     row = connection.execute(_SAMPLED, (call_id,)).fetchone()
@@ -103,7 +106,7 @@ def read_sampled_turn(
     )
 
 
-def _candidate(row: sqlite3.Row) -> ParentCandidate:
+def _candidate(row: Row) -> ParentCandidate:
     return ParentCandidate(
         call_id=CallId(row["name"]),
         history=row["history"],

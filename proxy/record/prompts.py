@@ -5,7 +5,6 @@ that it shares with the base's prompt and completion, and the rest. What is shar
 a bad choice of base costs room, never correctness.
 """
 
-import sqlite3
 import threading
 from collections import OrderedDict
 from contextlib import closing
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 
 from proxy.ids import ID_BYTES, shared_ids
 from proxy.model import CallId, Plan
+from proxy.record.database import Connection, Row
 
 # Ids remembered in all, 4 bytes each: the latest turns of a few hundred long rollouts.
 REMEMBERED_IDS = 8_000_000
@@ -75,7 +75,24 @@ class TokenMemory:
                 self._bytes -= len(self._ids.popitem(last=False)[1])
 
 
-def keep_prompt(connection: sqlite3.Connection, memory: TokenMemory, plan: Plan, ids: bytes) -> KeptPrompt:
+class StagedTokens(TokenMemory):
+    """What one transaction adds to a memory, apart from it until that is committed: what is undone was never so."""
+
+    def __init__(self, memory: TokenMemory) -> None:
+        super().__init__()
+        self._memory = memory
+
+    def get(self, call_id: str) -> bytes | None:
+        staged = super().get(call_id)
+        return self._memory.get(call_id) if staged is None else staged
+
+    def keep(self) -> None:
+        """Let the memory have it all."""
+        for call_id, ids in self._ids.items():
+            self._memory.put(call_id, ids)
+
+
+def keep_prompt(connection: Connection, memory: TokenMemory, plan: Plan, ids: bytes) -> KeptPrompt:
     """A packed prompt, less what the rollout already holds."""
     base = _find_base(connection, plan)
     if base is None:
@@ -84,12 +101,12 @@ def keep_prompt(connection: sqlite3.Connection, memory: TokenMemory, plan: Plan,
     return KeptPrompt(base, shared, ids[shared * ID_BYTES :])
 
 
-def whole_ids(connection: sqlite3.Connection, memory: TokenMemory, call_id: str) -> bytes:
+def whole_ids(connection: Connection, memory: TokenMemory, call_id: str) -> bytes:
     """Packed prompt and completion ids of a recorded call, by one statement however long the chain below it."""
     ids = memory.get(call_id)
     if ids is not None:
         return ids
-    links = list[sqlite3.Row]()
+    links = list[Row]()
     with closing(connection.execute(_CHAIN, (call_id,))) as chain:
         while ids is None:
             if (link := next(chain, None)) is None:
@@ -103,7 +120,7 @@ def whole_ids(connection: sqlite3.Connection, memory: TokenMemory, call_id: str)
     return ids
 
 
-def _find_base(connection: sqlite3.Connection, plan: Plan) -> CallId | None:
+def _find_base(connection: Connection, plan: Plan) -> CallId | None:
     """The parent where it is as near as any, else the earliest call with the longest common history.
 
     The earliest, so that many draws on one conversation all lean on the first instead of on one another.
@@ -119,7 +136,7 @@ def _find_base(connection: sqlite3.Connection, plan: Plan) -> CallId | None:
     return None
 
 
-def _parent_history(connection: sqlite3.Connection, plan: Plan) -> str | None:
+def _parent_history(connection: Connection, plan: Plan) -> str | None:
     if plan.parent.call_id is None:
         return None
     found = connection.execute(_PARENT, (plan.parent.call_id, plan.ask.identity.rollout_id)).fetchone()

@@ -1,12 +1,12 @@
 """Rollouts as rows: names that are taken once and for ever, and the states they go through."""
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
 from proxy.errors import BadAsk, Conflict
 from proxy.model import JsonObject, Rollout, RolloutId, RolloutState
+from proxy.record.database import Connection, Row
 from proxy.record.store import Page, PrefixCounts, RolloutCounts, RolloutFilter
 
 _ADD = """
@@ -17,6 +17,7 @@ insert into rollouts (
     :rollout_id, :run, :grp, :sample, :attempt, :profile, :sampling, :state, :created_at, :expires_at, :finished_at,
     :token_budget, :metadata, :outcome, :revision
 )
+on conflict do nothing
 """
 _COUNTS = """
 select state, failure_kind, count(*) as calls, sum(uncaptured) as uncaptured,
@@ -40,7 +41,7 @@ update rollouts set state = 'expired', finished_at = :now where state = 'open' a
 
 
 def create_rollouts(
-    connection: sqlite3.Connection, rollouts: Sequence[Rollout], key: str | None, asked: str
+    connection: Connection, rollouts: Sequence[Rollout], key: str | None, asked: str
 ) -> tuple[Rollout, ...]:
     """Add all or none; the same key with the same digest answers with what it made before."""
     if key is not None and (made := _made_before(connection, key, asked)) is not None:
@@ -53,14 +54,12 @@ def create_rollouts(
     return tuple(rollouts)
 
 
-def read_rollout(connection: sqlite3.Connection, rollout_id: str) -> Rollout | None:
+def read_rollout(connection: Connection, rollout_id: str) -> Rollout | None:
     row = connection.execute("select * from rollouts where rollout_id = ?", (rollout_id,)).fetchone()
     return _rollout(row) if row else None
 
 
-def read_rollouts(
-    connection: sqlite3.Connection, narrow: RolloutFilter, cursor: str | None, limit: int
-) -> Page[Rollout]:
+def read_rollouts(connection: Connection, narrow: RolloutFilter, cursor: str | None, limit: int) -> Page[Rollout]:
     """A page in order of creation."""
     clauses, values = ["number > ?"], list[Any]([read_cursor(cursor)])
     for clause, value in (("run = ?", narrow.run), ("grp = ?", narrow.group), ("state = ?", narrow.state)):
@@ -76,7 +75,7 @@ def read_rollouts(
     return Page(tuple(_rollout(row) for row in rows[:limit]), more)
 
 
-def read_counts(connection: sqlite3.Connection, rollout_id: str) -> RolloutCounts:
+def read_counts(connection: Connection, rollout_id: str) -> RolloutCounts:
     rows = connection.execute(_COUNTS, (rollout_id,)).fetchall()
     failures = [(row["failure_kind"], row["calls"]) for row in rows if row["state"] == "failed"]
     late = connection.execute("select count(*) from late_results where rollout_id = ?", (rollout_id,))
@@ -93,7 +92,7 @@ def read_counts(connection: sqlite3.Connection, rollout_id: str) -> RolloutCount
     )
 
 
-def read_prefix_counts(connection: sqlite3.Connection, rollout_id: str) -> PrefixCounts:
+def read_prefix_counts(connection: Connection, rollout_id: str) -> PrefixCounts:
     rows = connection.execute(_PREFIXES, (rollout_id,)).fetchall()
     unsupplied = [(row["reason"], row["calls"]) for row in rows if row["eligible"] and not row["supplied"]]
     return PrefixCounts(
@@ -104,9 +103,7 @@ def read_prefix_counts(connection: sqlite3.Connection, rollout_id: str) -> Prefi
     )
 
 
-def close_rollout(
-    connection: sqlite3.Connection, rollout_id: RolloutId, state: RolloutState, at: float
-) -> Rollout | None:
+def close_rollout(connection: Connection, rollout_id: RolloutId, state: RolloutState, at: float) -> Rollout | None:
     """Move to a closed state; what is closed can only be deleted, and what is over its time has expired."""
     expire_rollout(connection, rollout_id, at)
     rollout = read_rollout(connection, rollout_id)
@@ -122,22 +119,22 @@ def close_rollout(
     return read_rollout(connection, rollout_id)
 
 
-def expire_rollout(connection: sqlite3.Connection, rollout_id: RolloutId, now: float) -> None:
+def expire_rollout(connection: Connection, rollout_id: RolloutId, now: float) -> None:
     """Close one rollout if its time is over, whether or not the sweep has come by."""
     connection.execute(f"{_EXPIRE} and rollout_id = :rollout_id", {"now": now, "rollout_id": rollout_id})
 
 
-def expire_rollouts(connection: sqlite3.Connection, now: float) -> int:
+def expire_rollouts(connection: Connection, now: float) -> int:
     return connection.execute(_EXPIRE, {"now": now}).rowcount
 
 
-def set_outcome(connection: sqlite3.Connection, rollout_id: RolloutId, outcome: JsonObject) -> Rollout | None:
+def set_outcome(connection: Connection, rollout_id: RolloutId, outcome: JsonObject) -> Rollout | None:
     connection.execute("update rollouts set outcome = ? where rollout_id = ?", (json.dumps(outcome), rollout_id))
     raise_revision(connection, rollout_id)
     return read_rollout(connection, rollout_id)
 
 
-def raise_revision(connection: sqlite3.Connection, rollout_id: str) -> None:
+def raise_revision(connection: Connection, rollout_id: str) -> None:
     connection.execute("update rollouts set revision = revision + 1 where rollout_id = ?", (rollout_id,))
 
 
@@ -150,7 +147,7 @@ def read_cursor(cursor: str | None) -> int:
     return int(cursor)
 
 
-def _made_before(connection: sqlite3.Connection, key: str, asked: str) -> tuple[Rollout, ...] | None:
+def _made_before(connection: Connection, key: str, asked: str) -> tuple[Rollout, ...] | None:
     found = connection.execute("select * from idempotency_keys where key = ?", (key,)).fetchone()
     if found is None:
         return None
@@ -160,19 +157,15 @@ def _made_before(connection: sqlite3.Connection, key: str, asked: str) -> tuple[
     return tuple(rollout for rollout in made if rollout is not None)
 
 
-def _add(connection: sqlite3.Connection, rollout: Rollout) -> None:
-    try:
-        connection.execute(_ADD, _columns(rollout))
-    except sqlite3.IntegrityError as error:
-        if "rollouts.rollout_id" in str(error):
-            raise Conflict(f"rollout_id {rollout.rollout_id!r} is taken", param="rollout_id") from None
-        if "rollouts.run" not in str(error):
-            raise
-        raise Conflict(
-            f"run {rollout.run!r}, group {rollout.group!r} already has sample {rollout.sample}, "
-            f"attempt {rollout.attempt}",
-            param="attempt",
-        ) from None
+def _add(connection: Connection, rollout: Rollout) -> None:
+    if connection.execute(_ADD, _columns(rollout)).rowcount:
+        return
+    if read_rollout(connection, rollout.rollout_id):
+        raise Conflict(f"rollout_id {rollout.rollout_id!r} is taken", param="rollout_id")
+    raise Conflict(
+        f"run {rollout.run!r}, group {rollout.group!r} already has sample {rollout.sample}, attempt {rollout.attempt}",
+        param="attempt",
+    )
 
 
 def _columns(rollout: Rollout) -> dict[str, Any]:
@@ -195,7 +188,7 @@ def _columns(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def _rollout(row: sqlite3.Row) -> Rollout:
+def _rollout(row: Row) -> Rollout:
     return Rollout(
         rollout_id=RolloutId(row["rollout_id"]),
         run=row["run"],
@@ -215,5 +208,5 @@ def _rollout(row: sqlite3.Row) -> Rollout:
     )
 
 
-def _number(rows: Sequence[sqlite3.Row], state: str) -> int:
+def _number(rows: Sequence[Row], state: str) -> int:
     return sum(row["calls"] for row in rows if row["state"] == state)

@@ -91,6 +91,10 @@ class StoredProfile:
 class Store(Protocol):
     """Rollouts, reservations, calls and deliveries, durably."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may write to it at the same time: then what they changed must be looked for."""
+
     async def open(self) -> None:
         """Take the store, migrate it, and account for reservations that a dead owner left."""
 

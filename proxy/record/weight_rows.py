@@ -1,9 +1,8 @@
 """What trainers do to engines, as rows: pauses, which replicas acknowledged them, and each engine's weights."""
 
-import sqlite3
-
 from proxy.errors import Conflict
 from proxy.model import Pause, Weights
+from proxy.record.database import Connection, Row
 
 _IN_FORCE = "select pause_id, mode, asked_at, lease_until from pauses where ended_at is null"
 _BEGIN = "insert into pauses (pause_id, mode, asked_at, lease_until) values (?, ?, ?, ?)"
@@ -12,7 +11,7 @@ insert into replicas (owner, alive_until) values (:owner, :until)
 on conflict (owner) do update set alive_until = excluded.alive_until
 """
 _ACKNOWLEDGE = "update replicas set pause_id = ? where owner = ?"
-_SILENT = "select owner from replicas where alive_until > ? and pause_id is not ? order by owner"
+_SILENT = "select owner from replicas where alive_until > ? and (pause_id is null or pause_id <> ?) order by owner"
 _WEIGHTS = "select url, version, epoch, told_by, is_flushed, kv from weights"
 _PUT = """
 insert into weights values (:url, :version, 1, :told_by, :is_flushed, :kv, :at)
@@ -22,12 +21,12 @@ on conflict (url) do update set
 """
 
 
-def read_pause(connection: sqlite3.Connection) -> Pause | None:
+def read_pause(connection: Connection) -> Pause | None:
     row = connection.execute(_IN_FORCE).fetchone()
     return Pause(**dict(row)) if row else None
 
 
-def begin_pause(connection: sqlite3.Connection, asked: Pause) -> Pause:
+def begin_pause(connection: Connection, asked: Pause) -> Pause:
     """The pause in force: the one asked for, or the one that there is, with a longer lease."""
     held = read_pause(connection)
     if held is None:
@@ -39,33 +38,33 @@ def begin_pause(connection: sqlite3.Connection, asked: Pause) -> Pause:
     return Pause(held.pause_id, held.mode, held.asked_at, asked.lease_until)
 
 
-def end_pause(connection: sqlite3.Connection, at: float) -> None:
+def end_pause(connection: Connection, at: float) -> None:
     connection.execute("update pauses set ended_at = ? where ended_at is null", (at,))
 
 
-def stay_alive(connection: sqlite3.Connection, owner: str, until: float, now: float) -> None:
+def stay_alive(connection: Connection, owner: str, until: float, now: float) -> None:
     """Note a sign of life, and forget who has given none."""
     connection.execute("delete from replicas where alive_until <= ?", (now,))
     connection.execute(_ALIVE, {"owner": owner, "until": until})
 
 
-def acknowledge(connection: sqlite3.Connection, owner: str, pause_id: str) -> None:
+def acknowledge(connection: Connection, owner: str, pause_id: str) -> None:
     connection.execute(_ACKNOWLEDGE, (pause_id, owner))
 
 
-def leave(connection: sqlite3.Connection, owner: str) -> None:
+def leave(connection: Connection, owner: str) -> None:
     connection.execute("delete from replicas where owner = ?", (owner,))
 
 
-def read_silent(connection: sqlite3.Connection, pause_id: str, now: float) -> tuple[str, ...]:
+def read_silent(connection: Connection, pause_id: str, now: float) -> tuple[str, ...]:
     return tuple(row["owner"] for row in connection.execute(_SILENT, (now, pause_id)))
 
 
-def read_weights(connection: sqlite3.Connection) -> tuple[Weights, ...]:
+def read_weights(connection: Connection) -> tuple[Weights, ...]:
     return tuple(_weights(row) for row in connection.execute(_WEIGHTS))
 
 
-def change_weights(connection: sqlite3.Connection, seen: Weights, at: float, *, only_if_new: bool) -> Weights:
+def change_weights(connection: Connection, seen: Weights, at: float, *, only_if_new: bool) -> Weights:
     """Write down new weights under the next epoch; with `only_if_new` only where the version is another one."""
     held = connection.execute(f"{_WEIGHTS} where url = ?", (seen.url,)).fetchone()
     if only_if_new and held is not None and held["version"] == seen.version:
@@ -75,5 +74,5 @@ def change_weights(connection: sqlite3.Connection, seen: Weights, at: float, *, 
     return _weights(connection.execute(f"{_WEIGHTS} where url = ?", (seen.url,)).fetchone())
 
 
-def _weights(row: sqlite3.Row) -> Weights:
+def _weights(row: Row) -> Weights:
     return Weights(**{**dict(row), "is_flushed": bool(row["is_flushed"])})

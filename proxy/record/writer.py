@@ -6,16 +6,14 @@ whole group is told so and the next group starts on a fresh connection. A job wh
 
 import asyncio
 import queue
-import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from proxy.errors import StoreDown
-from proxy.record.faults import is_store_fault, store_down
+from proxy.record.database import Connection, Database
 
 Durability = Literal["fsync", "wal"]
 Result = TypeVar("Result")
@@ -28,7 +26,7 @@ GROUP_SIZE = 100
 class Job(Generic[Result]):
     """Something to write, and who waits for it."""
 
-    work: Callable[[sqlite3.Connection], Result]
+    work: Callable[[Connection], Result]
     durable: bool
     """Whether it must survive a crash of the machine."""
     waiter: "asyncio.Future[Result]"
@@ -37,16 +35,14 @@ class Job(Generic[Result]):
 
 
 class Writer:
-    """The only one that writes to a store file."""
+    """The only one in this process that writes to a store."""
 
-    def __init__(self, path: Path, connect: Callable[[Path], sqlite3.Connection], durability: Durability) -> None:
-        self._path = path
-        self._connect = connect
+    def __init__(self, database: Database, durability: Durability) -> None:
+        self._database = database
         self._durability = durability
         self._queue: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._connection: sqlite3.Connection | None = None
-        self._synchronous = ""
+        self._connection: Connection | None = None
 
     def start(self) -> None:
         # A daemon: what it has not committed was never acknowledged, so an exit need not wait for it.
@@ -61,10 +57,10 @@ class Writer:
         self._queue.put(None)
         await asyncio.to_thread(thread.join)
 
-    async def write(self, work: Callable[[sqlite3.Connection], Result], *, durable: bool) -> Result:
+    async def write(self, work: Callable[[Connection], Result], *, durable: bool) -> Result:
         """Run `work` in a transaction and return its result once that is committed."""
         if self._thread is None:
-            raise StoreDown(f"store {self._path} is not open")
+            raise StoreDown(f"store {self._database.name} is not open")
         waiter: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._queue.put(Job(work, durable, waiter))
         return await waiter
@@ -92,48 +88,37 @@ class Writer:
         return group, True
 
     def _write(self, group: Sequence[Job[Any]]) -> None:
+        synced = self._durability == "fsync" and any(job.durable for job in group)
         try:
-            connection = self._ready(durable=any(job.durable for job in group))
-            connection.execute("begin immediate")
+            connection = self._connection = self._connection or self._database.connect_writing()
+            self._database.begin_writing(connection, synced=synced)
             for job in group:
-                _attempt(connection, job)
+                self._attempt(connection, job)
             connection.execute("commit")
         except Exception as error:  # noqa: BLE001 - told to every caller; a dead writer would hang them all
             self._drop_connection()
             for job in group:
-                job.error = store_down(error, self._path)
+                job.error = self._database.down(error)
                 job.error.__cause__ = error
         _tell(group)
 
-    def _ready(self, *, durable: bool) -> sqlite3.Connection:
-        """The connection, opened anew after a failure, syncing as much as the group needs."""
-        if self._connection is None:
-            self._connection = self._connect(self._path)
-            self._synchronous = ""
-        wanted = "full" if durable and self._durability == "fsync" else "normal"
-        if wanted != self._synchronous:
-            self._connection.execute(f"pragma synchronous = {wanted}")
-            self._synchronous = wanted
-        return self._connection
+    def _attempt(self, connection: Connection, job: Job[Any]) -> None:
+        """Run one job so that its failure leaves no trace; raises only where the store failed."""
+        connection.execute("savepoint job")
+        try:
+            job.result = job.work(connection)
+        except Exception as error:
+            if self._database.is_fault(error):
+                raise
+            connection.execute("rollback to job")
+            job.error = error
+        connection.execute("release job")
 
     def _drop_connection(self) -> None:
         if self._connection is not None:
-            with suppress(sqlite3.Error):
+            with suppress(Exception):  # of whatever kind: it is gone either way
                 self._connection.close()
             self._connection = None
-
-
-def _attempt(connection: sqlite3.Connection, job: Job[Any]) -> None:
-    """Run one job so that its failure leaves no trace; raises only where the store failed."""
-    connection.execute("savepoint job")
-    try:
-        job.result = job.work(connection)
-    except Exception as error:
-        if is_store_fault(error):
-            raise
-        connection.execute("rollback to job")
-        job.error = error
-    connection.execute("release job")
 
 
 def _tell(group: Sequence[Job[Any]]) -> None:

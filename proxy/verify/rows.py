@@ -5,7 +5,6 @@ Nothing here relies on what it checks: rows that lead nowhere are faults and not
 
 import hashlib
 import json
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from proxy.ids import ID_BYTES
 from proxy.model import JsonObject
+from proxy.record.database import Connection, Row
 from proxy.verify.faults import CheckName, Fault
 
 _ROWS = "select * from calls where rollout_id = ? order by seq"
@@ -27,18 +27,18 @@ where call_id in (select call_id from calls where rollout_id = ?) group by call_
 class Book:
     """All that the store holds of one rollout, as rows."""
 
-    rollout: sqlite3.Row
-    rows: tuple[sqlite3.Row, ...]
+    rollout: Row
+    rows: tuple[Row, ...]
     kept: Mapping[str, JsonObject]
     """Parsed documents by call; those that do not parse are left out."""
-    bodies: Mapping[bytes, sqlite3.Row]
+    bodies: Mapping[bytes, Row]
     deliveries: Mapping[str, int]
 
     def fault(self, check: CheckName, message: str, call_id: str | None = None) -> Fault:
         return Fault(check, message, self.rollout["rollout_id"], call_id)
 
 
-def read_book(connection: sqlite3.Connection, rollout: sqlite3.Row) -> Book:
+def read_book(connection: Connection, rollout: Row) -> Book:
     """One rollout's rows."""
     rollout_id = rollout["rollout_id"]
     rows = tuple(connection.execute(_ROWS, (rollout_id,)))
@@ -154,9 +154,9 @@ def _check_prompts(book: Book) -> Iterator[Fault]:
             yield book.fault("prompts", "a call without a prompt leans on this one", base)
 
 
-def _lean_on(call_id: str, rows: Mapping[str, sqlite3.Row], lengths: dict[str, int]) -> str | None:
+def _lean_on(call_id: str, rows: Mapping[str, Row], lengths: dict[str, int]) -> str | None:
     """Count the ids of a call and of all that it leans on; or why they cannot be put together."""
-    chain, step = list[sqlite3.Row](), call_id
+    chain, step = list[Row](), call_id
     while step is not None and step not in lengths:
         row = rows.get(step)
         if row is None or row["prompt_ids"] is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from proxy.model import JsonObject, RolloutId
+from proxy.record.database import Connection
 from proxy.record.documents import read_calls
 from proxy.record.rollout_rows import read_rollout
 from proxy.trajectory.assemble import assemble_calls
@@ -69,14 +70,14 @@ def verify_store(path: Path, looking: Looking, *, beside: bool = False) -> Repor
     return report
 
 
-def _check_file(connection: sqlite3.Connection) -> Iterator[Fault]:
+def _check_file(connection: Connection) -> Iterator[Fault]:
     """SQLite's own look at pages, indices and constraints."""
     for (told,) in connection.execute("pragma integrity_check"):
         if told != "ok":
             yield Fault("file", str(told))
 
 
-def _check_strays(connection: sqlite3.Connection) -> Iterator[Fault]:
+def _check_strays(connection: Connection) -> Iterator[Fault]:
     for row in connection.execute(_STRAYS):
         yield Fault("rollouts", "its rollout is not there", row["rollout_id"], row["call_id"])
     for row in connection.execute(_STRAY_DELIVERIES):
@@ -84,7 +85,7 @@ def _check_strays(connection: sqlite3.Connection) -> Iterator[Fault]:
 
 
 def _check_rollout(
-    connection: sqlite3.Connection, book: Book, looking: Looking, run_seed: int | None, report: Report
+    connection: Connection, book: Book, looking: Looking, run_seed: int | None, report: Report
 ) -> Iterator[Fault]:
     """Rows first; what they mean only where they hold together."""
     found = list(check_rows(book))
@@ -111,7 +112,7 @@ def _check_rollout(
         yield book.fault("documents", f"cannot be read: {type(error).__name__}: {error}")
 
 
-def _documents(connection: sqlite3.Connection, rollout_id: str) -> Iterator[JsonObject]:
+def _documents(connection: Connection, rollout_id: str) -> Iterator[JsonObject]:
     cursor: str | None = None
     while True:
         page = read_calls(connection, rollout_id, cursor, CALLS_A_PAGE)
@@ -120,7 +121,7 @@ def _documents(connection: sqlite3.Connection, rollout_id: str) -> Iterator[Json
             return
 
 
-def _check_trajectory(connection: sqlite3.Connection, rollout_id: str, facts: list[CallFacts]) -> Iterator[Fault]:
+def _check_trajectory(connection: Connection, rollout_id: str, facts: list[CallFacts]) -> Iterator[Fault]:
     rollout = read_rollout(connection, RolloutId(rollout_id))
     if rollout is None or not facts:
         return
@@ -133,7 +134,7 @@ def _is_unseeded(call: JsonObject, run_seed: int | None) -> bool:
     return seed["source"] in {"minted", "mixed"} and seed.get("run_seed") is None and run_seed is None
 
 
-def _kept_run_seed(connection: sqlite3.Connection) -> int | None:
+def _kept_run_seed(connection: Connection) -> int | None:
     """The run seed that the store drew for itself, if it had to."""
     row = connection.execute("select value from kept where name = 'run_seed'").fetchone()
     return int(row["value"]) if row else None

@@ -11,10 +11,27 @@ import pytest
 
 from proxy.errors import Conflict, StoreDown
 from proxy.record import connection
-from proxy.record.connection import connect_reading, connect_writing, create_private
+from proxy.record.connection import SqliteDatabase, connect_reading, connect_writing, create_private
+from proxy.record.database import Connection
 from proxy.record.writer import GROUP_SIZE, Durability, Writer
 
 pytestmark = pytest.mark.anyio
+
+
+class WatchedDatabase(SqliteDatabase):
+    """A file with an empty table, and every statement that was run on it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.statements: list[str] = []
+        self.opened = 0
+
+    def connect_writing(self) -> Connection:
+        self.opened += 1
+        opened = connect_writing(self.path)
+        opened.execute("create table if not exists notes (note text unique)")
+        opened.set_trace_callback(self.statements.append)
+        return opened
 
 
 class Watched:
@@ -22,16 +39,16 @@ class Watched:
 
     def __init__(self, path: Path, durability: Durability = "fsync") -> None:
         self.path = path
-        self.statements: list[str] = []
-        self.opened = 0
-        self.writer = Writer(path, self._connect, durability)
+        self.database = WatchedDatabase(path)
+        self.writer = Writer(self.database, durability)
 
-    def _connect(self, path: Path) -> sqlite3.Connection:
-        self.opened += 1
-        opened = connect_writing(path)
-        opened.execute("create table if not exists notes (note text unique)")
-        opened.set_trace_callback(self.statements.append)
-        return opened
+    @property
+    def statements(self) -> list[str]:
+        return self.database.statements
+
+    @property
+    def opened(self) -> int:
+        return self.database.opened
 
     def count(self, statement: str) -> int:
         return self.statements.count(statement)
@@ -56,16 +73,14 @@ async def watched(path: Path) -> AsyncIterator[Watched]:
     await made.writer.stop()
 
 
-def note(text: str) -> Callable[[sqlite3.Connection], None]:
-    def work(db: sqlite3.Connection) -> None:
+def note(text: str) -> Callable[[Connection], None]:
+    def work(db: Connection) -> None:
         db.execute("insert into notes values (?)", (text,))
 
     return work
 
 
-async def together(
-    writer: Writer, *works: Callable[[sqlite3.Connection], object], durable: bool = True
-) -> list[object]:
+async def together(writer: Writer, *works: Callable[[Connection], object], durable: bool = True) -> list[object]:
     """Results or errors of jobs that were all waiting when the writer came for the next group."""
     gate = threading.Event()
     first = asyncio.create_task(writer.write(lambda db: gate.wait(), durable=False))
@@ -88,7 +103,7 @@ async def test_what_is_waiting_shares_a_commit(watched: Watched) -> None:
 async def test_a_failing_job_leaves_its_neighbours_alone(watched: Watched) -> None:
     """Its own work is undone, theirs is kept."""
 
-    def fails(db: sqlite3.Connection) -> None:
+    def fails(db: Connection) -> None:
         note("undone")(db)
         raise Conflict("taken")
 
@@ -170,7 +185,7 @@ async def test_durability_wal_never_syncs(path: Path) -> None:
 async def test_a_failing_store_fails_its_group_and_gets_up_again(watched: Watched) -> None:
     """Nothing of the group is acknowledged, and the next job runs on a fresh connection."""
 
-    def breaks(db: sqlite3.Connection) -> None:
+    def breaks(db: Connection) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
     results = await together(watched.writer, note("a"), breaks, note("b"))
