@@ -22,6 +22,8 @@ STEPS = steps_of(ROOT / "Dockerfile")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PIN = re.compile(r"^([a-z0-9._-]+)==(\S+)", re.MULTILINE)
 HASH = re.compile(r"^([a-z0-9._-]+)==|--hash=(sha256:[0-9a-f]{64})", re.MULTILINE)
+# Behind a marker: neither tested nor in an image.
+FOR_WINDOWS = ("colorama", "tzdata")
 LIST_INSTALLED = """
 from importlib.metadata import distributions
 for one in distributions():
@@ -113,7 +115,7 @@ def test_the_image_runs_the_versions_that_were_tested() -> None:
 
     for lock in ("deploy/requirements.lock", "deploy/build.lock"):
         for name, version in pins(lock).items():
-            if name == "colorama":  # for Windows alone, behind a marker
+            if name in FOR_WINDOWS:
                 continue
             assert version == tested[name], f"{lock}: {name} is stale, run make lock"
             assert hashes(lock)[name] == tested_hashes[name], name
@@ -142,7 +144,8 @@ def test_what_is_installed_is_the_lock_and_rollpin_and_nothing_else(image: Image
     installed = dict(line.split() for line in listed.stdout.splitlines())
 
     expected = {name.replace("_", "-"): version for name, version in pins("deploy/requirements.lock").items()}
-    expected.pop("colorama")
+    for name in FOR_WINDOWS:
+        expected.pop(name)
     assert installed == expected | {"rollpin": PROJECT["project"]["version"]}
 
 
