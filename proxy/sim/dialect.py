@@ -6,6 +6,7 @@ from typing import Protocol
 
 from starlette.routing import Route
 
+from proxy.sim.apis import Api
 from proxy.sim.ask import Ask, Event, PauseMode, Setup, Spans
 from proxy.sim.draw import Completion
 from proxy.sim.shaping import Manner
@@ -14,6 +15,11 @@ from proxy.sim.template import Json
 
 class Dialect(Protocol):
     """What tells one engine from the other."""
+
+    @property
+    def responses(self) -> Api:
+        """The Responses API as it serves it."""
+        ...
 
     def read(self, body: Json, headers: Mapping[str, str], setup: Setup) -> Ask:
         """Check a request; `Refusal` or `EngineDeath` when it can't be served."""

@@ -165,6 +165,7 @@ class Engine:
             Route("/v1/completions", self._complete, methods=["POST"]),
             Route("/v1/messages", self._answer_message, methods=["POST"]),
             Route("/v1/messages/count_tokens", self._count_tokens, methods=["POST"]),
+            Route("/v1/responses", self._respond, methods=["POST"]),
             Route("/_sim/script", self._take_script, methods=["POST"]),
             Route("/_sim/requests", self._tell_requests),
             Route("/_sim/state", self._tell_state),
@@ -180,6 +181,9 @@ class Engine:
 
     async def _answer_message(self, request: Request) -> Response:
         return await self._generate(request, self.dialect.read, MESSAGES)
+
+    async def _respond(self, request: Request) -> Response:
+        return await self._generate(request, self.dialect.read, self.dialect.responses)
 
     async def _count_tokens(self, request: Request) -> Response:
         """How many tokens a Messages body is; its `max_tokens` is left out."""

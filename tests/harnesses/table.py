@@ -54,7 +54,7 @@ def expected(harness: Harness) -> Cells:
         **{trouble: expected_after(harness, trouble) for trouble in TROUBLES},
         "side calls": ", ".join(harness.side_calls) or "makes none",
         "sub-agents": "own lane" if harness.delegate else "has none",
-        "direct": "engine lacks API" if harness.api == "responses" else "same",
+        "direct": "same",
     }
 
 

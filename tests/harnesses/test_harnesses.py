@@ -72,9 +72,6 @@ def test_what_a_harness_sends_is_what_its_page_says(harness: Harness, stage: Sta
 
 def test_it_does_the_same_without_rollpin(harness: Harness, stage: Stage, see: See) -> None:
     """The same answer after as many calls."""
-    if harness.api == "responses":
-        see(harness, "direct", "engine lacks API")
-        return
     seen, (run, asked) = stage.task(harness), stage.perform_without_rollpin(harness)
 
     assert has_answered(run), run

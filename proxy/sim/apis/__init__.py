@@ -7,5 +7,6 @@ engines lose them. Nothing here comes from the proxy, which translates the same 
 
 from proxy.sim.apis.api import OWN, Api
 from proxy.sim.apis.messages import MESSAGES
+from proxy.sim.apis.responses import Responses
 
-__all__ = ["MESSAGES", "OWN", "Api"]
+__all__ = ["MESSAGES", "OWN", "Api", "Responses"]

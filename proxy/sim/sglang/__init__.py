@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from starlette.routing import Route
 
+from proxy.sim.apis import Responses
 from proxy.sim.ask import Ask, Event, Setup, Spans
 from proxy.sim.dialect import EngineView
 from proxy.sim.draw import Completion
@@ -19,6 +20,8 @@ UNSEEDED = 42
 class SGLang:
     """The dialect."""
 
+    responses = Responses()
+    """No seed: under the deterministic flag these routes always draw with the one that is given to all."""
     manner = Manner(by_position=True, raw_logprobs=False, penalises_prompt=False)
     """Noise by absolute position, logprobs of what is drawn from but for the filters, penalties on the output alone."""
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from starlette.routing import Route
 
+from proxy.sim.apis import Responses
 from proxy.sim.ask import Ask, Event, Setup, Spans, experts_of
 from proxy.sim.dialect import EngineView
 from proxy.sim.draw import Completion
@@ -16,6 +17,7 @@ from proxy.sim.vllm.endpoints import Endpoints
 class VLLM:
     """The dialect."""
 
+    responses = Responses(extra=("seed", "logit_bias", "stop_token_ids", "ignore_eos"))
     manner = Manner(by_position=False, raw_logprobs=True, penalises_prompt=True)
     """One stream of noise per request, from its first draw on; logprobs of the bare logits (its default mode)."""
 
