@@ -23,9 +23,10 @@ from tests.harnesses.observe import (
 from tests.harnesses.script import DELEGATE, TORSO
 from tests.harnesses.stage import Stage, has_answered
 
-SILENCE_S = 5.0
-PATIENCE_S = 2
-"""How long harnesses wait where they can be told, which the silence outlasts."""
+PATIENCE_S = 4
+"""How long harnesses wait where they can be told: longer than an engine that is well ever takes on a busy machine."""
+SILENCE_S = 7.0
+"""Outlasts that, and is over before the third try that any of them makes."""
 
 
 def fault_for(harness: Harness, trouble: Trouble) -> Fault:

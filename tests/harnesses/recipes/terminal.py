@@ -22,7 +22,7 @@ def mini_swe_agent(aim: Aim, task: str) -> Setup:
 
 def opencode(aim: Aim, task: str) -> Setup:
     """A provider of its own in the configuration."""
-    limit = {} if aim.timeout_s is None else {"timeout": aim.timeout_s * 1000}
+    limit = {} if aim.timeout_s is None else {"headerTimeout": aim.timeout_s * 1000}
     model = {"name": "policy", "tool_call": True, "reasoning": True, "limit": {"context": 128000, "output": 16000}}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
@@ -110,9 +110,13 @@ def pi(aim: Aim, task: str) -> Setup:
         "cost": free,
     }
     provider = {"baseUrl": aim.base_url, "api": "openai-completions", "apiKey": aim.api_key, "models": [model]}
+    files = {".pi/agent/models.json": json.dumps({"providers": {"rollpin": provider}}, indent=2)}
+    if aim.timeout_s is not None:
+        limit = {"retry": {"provider": {"timeoutMs": aim.timeout_s * 1000}}}
+        files[".pi/agent/settings.json"] = json.dumps(limit, indent=2)
     return Setup(
         (str(PI.program), "-p", "--provider", "rollpin", "--model", "policy", task),
-        files={".pi/agent/models.json": json.dumps({"providers": {"rollpin": provider}}, indent=2)},
+        files=files,
         quiet={"PI_OFFLINE": "1", "PI_TELEMETRY": "0"},
     )
 
@@ -142,7 +146,6 @@ OPENCODE_CLI = Harness(
     side_calls=("title",),
     marks=frozenset({"x-session-id"}),
     agent_marks=frozenset({"x-parent-session-id"}),
-    gives_up=frozenset({"timeout"}),
     wants_outside=frozenset({"registry.npmjs.org:443"}),
 )
 
@@ -187,7 +190,6 @@ PI_CLI = Harness(
     shell=bash,
     streams=True,
     asks=frozenset({"max_completion_tokens"}),
-    time_limit="none",
 )
 
 AIDER_CLI = Harness(
