@@ -321,6 +321,11 @@ class Settings(BaseSettings):
         description="System messages after the first message of a Messages conversation: kept, or told as the user's,"
         " for chat templates that take none there.",
     )
+    hold_streams: bool = Field(
+        False,
+        description="A streamed reply is told in one go once it is on record, with signs of life until then; of one"
+        " that breaks off clients see nothing but the error (docs/apis.md).",
+    )
     heartbeat_unstreamed: bool = Field(
         False,
         description="Signs of life on unstreamed replies too: blanks before the body, and status 200 whatever comes.",

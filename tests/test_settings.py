@@ -172,6 +172,7 @@ def test_every_bounded_setting_has_a_wrong_value_in_the_table() -> None:
         "prove_engines",
         "auto_register",
         "heartbeat_unstreamed",
+        "hold_streams",
         "side_other_model",
         "side_title_calls",
     }

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from proxy.api.chat_form import ask_in_chat_form
+from proxy.api.forms import openai_stream_error
 from proxy.echo import tool_call_id
-from proxy.errors import ProxyError, openai_error
+from proxy.errors import ProxyError
 from proxy.model import Ask, Completion, Identity, JsonObject
 from proxy.running import Head
 from proxy.settings import Settings
@@ -62,7 +63,7 @@ class ChatView:
 
     def stream_error(self, error: ProxyError) -> bytes:
         """What closes a stream that did not."""
-        return _event(openai_error(error))
+        return _event(openai_stream_error(error))
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The body of an unstreamed reply."""

@@ -7,8 +7,9 @@ from typing import Any
 
 from proxy.api.chat import STREAM_END, merged_usage
 from proxy.api.chat_form import MOST_TOP_LOGPROBS, ask_of
+from proxy.api.forms import openai_stream_error
 from proxy.api.view import ClientApi
-from proxy.errors import BadAsk, ProxyError, openai_error
+from proxy.errors import BadAsk, ProxyError
 from proxy.model import Ask, Completion, Identity, JsonObject
 from proxy.request.prompt import prompt_message, read_prompt
 from proxy.running import Head
@@ -82,7 +83,7 @@ class CompletionsView:
 
     def stream_error(self, error: ProxyError) -> bytes:
         """What closes a stream that did not."""
-        return _event(openai_error(error))
+        return _event(openai_stream_error(error))
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
         """The body of an unstreamed reply."""

@@ -41,13 +41,22 @@ class DeliveryResponse(Response):
     """Sends one growing reply to one client, and notes how far it came."""
 
     def __init__(
-        self, served: Served, view: View, tell: ErrorForm, *, stream: bool, patience_s: float | None, store: Store
+        self,
+        served: Served,
+        view: View,
+        tell: ErrorForm,
+        *,
+        stream: bool,
+        hold: bool,
+        patience_s: float | None,
+        store: Store,
     ) -> None:
         self._running = served.running
         self._delivery_id = served.delivery_id
         self._view = view
         self._tell = tell
         self._stream = stream
+        self._hold = hold
         self._patience_s = patience_s
         self._store = store
         self.background = None
@@ -75,11 +84,18 @@ class DeliveryResponse(Response):
             await asyncio.gather(sending, leaving, return_exceptions=True)
 
     async def _send(self, send: Send, sent: Sent) -> None:
-        if self._stream:
-            await self._send_events(send, sent)
-            await self._send_end(send, sent)
-        else:
+        if not self._stream:
             await self._send_whole(send, sent)
+            return
+        if not self._hold or await self._ends_well(send, sent):
+            await self._send_events(send, sent)
+        await self._send_end(send, sent)
+
+    async def _ends_well(self, send: Send, sent: Sent) -> bool:
+        """Whether the reply came to its end, once that is known; until then nothing but signs of life."""
+        while not await self._running.settled_within(self._patience_s):
+            await self._send_part(send, sent, self._view.heartbeat)
+        return not isinstance(await self._running.ending(), ProxyError)
 
     async def _send_events(self, send: Send, sent: Sent) -> None:
         """Events as they come; the status waits for the first, so that an early failure is a plain error.

@@ -27,6 +27,8 @@ ANTHROPIC_TYPES = {
     OVERLOADED: "overloaded_error",
 }
 CODE_HEADER = "x-rollpin-error"
+# What pi, opencode and Cline look for in the sentence of an error in mid-stream before they ask again.
+PASSING = "provider returned error {status}: "
 # What Claude Code looks for before it compacts a conversation; where two numbers follow, it knows by how much.
 TOO_LONG = "prompt is too long: "
 COUNTS = re.compile(r"\d+ tokens > \d+ maximum")
@@ -47,6 +49,17 @@ ErrorForm: TypeAlias = Callable[[ProxyError], Told]
 def openai_form(error: ProxyError) -> Told:
     """As OpenAI's clients read it; the control plane speaks so too."""
     return Told(error.status, openai_error(error), error_headers(error))
+
+
+def openai_stream_error(error: ProxyError) -> JsonObject:
+    """The last event of a stream that failed; with no status to go by, its sentence says that a retry can help."""
+    told: JsonObject = openai_error(error)["error"]
+    return {"error": {**told, "message": stream_message(error)}}
+
+
+def stream_message(error: ProxyError) -> str:
+    """The sentence of an error in mid-stream."""
+    return PASSING.format(status=error.status) + error.message if error.may_retry else error.message
 
 
 def anthropic_form(error: ProxyError) -> Told:

@@ -100,7 +100,13 @@ async def model_call(request: Request, api: ClientApi) -> Response:
     served = await serve_turn(ask, wiring)
     view = api.view(ask, served.running.head, wiring.settings.reasoning_field)
     return DeliveryResponse(
-        served, view, api.tell, stream=ask.stream, patience_s=patience(ask.stream, wiring.settings), store=wiring.store
+        served,
+        view,
+        api.tell,
+        stream=ask.stream,
+        hold=wiring.settings.hold_streams,
+        patience_s=patience(ask.stream, wiring.settings),
+        store=wiring.store,
     )
 
 

@@ -279,11 +279,11 @@ class Exchange(Response):
         return False
 
     async def _break(self) -> None:
-        """Cut the connection, or stay silent for a while."""
-        if self._fault and self._fault.kind == "stall":
+        """Stay silent for a while, if not for longer; where it is a cut, the connection is gone then."""
+        if self._fault:
             await self._rest(self._fault.seconds)
-            return
-        raise ConnectionCut
+        if self._has("cut"):
+            raise ConnectionCut
 
 
 def _refusal(fault: Fault, dialect: Dialect, api: Api) -> Response:

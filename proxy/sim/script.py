@@ -79,9 +79,9 @@ class Fault:
         return Fault("half_json", say=say)
 
     @staticmethod
-    def cut(after_events: int = 0, say: Say | None = None) -> "Fault":
-        """The connection breaks after so many events; a whole reply breaks in the middle of its body."""
-        return Fault("cut", after=after_events, say=say)
+    def cut(after_events: int = 0, say: Say | None = None, *, seconds: float = 0.0) -> "Fault":
+        """The connection breaks after so many events and then some silence; a whole reply in the middle of its body."""
+        return Fault("cut", after=after_events, say=say, seconds=seconds)
 
     @staticmethod
     def stall(after_events: int = 0, seconds: float = 60.0, say: Say | None = None) -> "Fault":

@@ -71,10 +71,10 @@ class Play:
         calls = (ToolSay(turn.call[0], json.dumps(turn.call[1])),) if turn.call else ()
         return [Say(turn.say, calls=calls)]
 
-    def is_at(self, body: Json, task: str, turn: int) -> bool:
-        """Whether this request is for the turn of that number, counted from 0."""
+    def is_under_way(self, body: Json, task: str) -> bool:
+        """Whether this request is for a later turn of the task than its first."""
         scene = self._scene(body)
-        return scene is not None and scene[0] == task and turns_in(scene[1]) == turn
+        return scene is not None and scene[0] == task and turns_in(scene[1]) > 0
 
     def _scene(self, body: Json) -> tuple[str, Sequence[Json]] | None:
         """The task that is played, and the conversation from there on."""

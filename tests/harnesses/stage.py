@@ -3,6 +3,7 @@
 import contextlib
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from tests.served import ServedProxy, served, settings_for
 
 LONG_CONTEXT = 4_000_000
 """The simulated model reads bytes, and a harness's tools alone have a hundred thousand."""
+HEARTBEAT_S = 0.2
+"""Of the proxy that holds streams, so that a break is told after signs of life, when the status is out already."""
+HELD: Json = {"hold_streams": True, "timeouts": {"heartbeat_after_s": HEARTBEAT_S}}
 STYLING = re.compile(r"\x1b\[[0-9;]*m|\s+")
 
 
@@ -42,8 +46,9 @@ def has_answered(run: Run) -> bool:
 class Stage:
     """An engine and a proxy, used by one harness at a time."""
 
-    def __init__(self, folder: Path, engine: SimEngine, proxy: ServedProxy, cast: "Cast") -> None:
-        self._folder, self._engine, self._proxy, self._cast = folder, engine, proxy, cast
+    def __init__(self, folder: Path, engine: SimEngine, proxy: ServedProxy, holding: ServedProxy, cast: "Cast") -> None:
+        self._folder, self._engine, self._cast = folder, engine, cast
+        self._proxy, self._holding = proxy, holding
         self._count = 0
         self._tasks: dict[str, Performance] = {}
 
@@ -54,14 +59,21 @@ class Stage:
         return self._tasks[harness.name]
 
     def perform(
-        self, harness: Harness, task: str = READ, *, trouble: Fault | None = None, timeout_s: int | None = None
+        self,
+        harness: Harness,
+        task: str = READ,
+        *,
+        trouble: Fault | None = None,
+        timeout_s: int | None = None,
+        held: bool = False,
     ) -> Performance:
         """Let a harness do a task through Rollpin; `trouble` befalls the second turn of the task."""
-        rollout = self._proxy.rollout(group=f"{harness.name}-{self._count}")
+        proxy = self._holding if held else self._proxy
+        rollout = proxy.rollout(group=f"{harness.name}-{self._count}")
         aim = Aim(rollout.created["base_url"], rollout.created["api_key"], timeout_s)
         run, asked = self._let_loose(harness, task, aim, trouble)
-        calls = tuple(self._proxy.settled_calls(rollout.rollout_id, 30))
-        told = self._proxy.control.get(f"/rollouts/{rollout.rollout_id}/trajectory", params={"include": "all"})
+        calls = tuple(proxy.settled_calls(rollout.rollout_id, 30))
+        told = proxy.control.get(f"/rollouts/{rollout.rollout_id}/trajectory", params={"include": "all"})
         assert told.status_code == 200, told.text
         return Performance(run, calls, told.json(), asked)
 
@@ -79,7 +91,7 @@ class Stage:
         before = len(self._engine.requests)
         play = self._cast.play(harness)
         if trouble:
-            self._engine.script_when(lambda body: play.is_at(body, task, 1), trouble)
+            self._engine.script_when(lambda body: play.is_under_way(body, task), trouble)
         setup = harness.prepare(aim, task)
         run = run_harness(
             setup.command, folder, env={**setup.quiet, **setup.env}, files=setup.files, limit_s=harness.limit_s
@@ -108,5 +120,11 @@ def set_up(folder: Path) -> Iterator[Stage]:
     """A stage for as long as the block lasts."""
     cast = Cast()
     engine = SimEngine("sglang", max_model_len=LONG_CONTEXT, scenario=cast, tokens_per_event=8)  # type: ignore[arg-type]
-    with engine, served(settings_for(folder, engine.url)) as proxy:
-        yield Stage(folder, engine, proxy, cast)
+    with engine, running(folder / "live", engine) as proxy, running(folder / "held", engine, **HELD) as holding:
+        yield Stage(folder, engine, proxy, holding, cast)
+
+
+def running(folder: Path, engine: SimEngine, **settings: Any) -> AbstractContextManager[ServedProxy]:
+    """A proxy with a folder of its own."""
+    folder.mkdir()
+    return served(settings_for(folder, engine.url, **settings))

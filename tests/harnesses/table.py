@@ -14,6 +14,7 @@ Column = Literal[
     "529",
     "cut",
     "cut in text",
+    "cut, held",
     "timeout",
     "side calls",
     "sub-agents",
@@ -32,6 +33,7 @@ MEANINGS: Mapping[Column, str] = {
     "harness ends the task because Rollpin tells of the break, and would have taken a wordless one for the reply's end",
     "cut in text": "the same where it breaks in the middle of what the model says; `goes on` says that the harness "
     "kept the half and asked for the rest: the half is no done call, and the rest counts once",
+    "cut, held": "the same with [`hold_streams`](apis.md#held-streams), and signs of life before the break",
     "timeout": "the same where the engine falls silent for longer than the harness waits",
     "side calls": "calls besides the task's own, and what they are for; they are not trained on",
     "sub-agents": "the task handed to another agent: `own lane` says that its calls are recorded, their parents found, "
@@ -52,6 +54,7 @@ def expected(harness: Harness) -> Cells:
         "parents": f"{found} of {followers}",
         "prefixes": f"{found} of {found}" if found else "none to give",
         **{trouble: expected_after(harness, trouble) for trouble in TROUBLES},
+        "cut, held": "once" if harness.streams else "not streamed",
         "side calls": ", ".join(harness.side_calls) or "makes none",
         "sub-agents": "own lane" if harness.delegate else "has none",
         "direct": "same",

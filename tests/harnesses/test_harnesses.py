@@ -21,7 +21,7 @@ from tests.harnesses.observe import (
     signals,
 )
 from tests.harnesses.script import DELEGATE, TORSO
-from tests.harnesses.stage import Stage, has_answered
+from tests.harnesses.stage import HEARTBEAT_S, Stage, has_answered
 
 PATIENCE_S = 4
 """How long harnesses wait where they can be told: longer than an engine that is well ever takes on a busy machine."""
@@ -37,11 +37,16 @@ def fault_for(harness: Harness, trouble: Trouble) -> Fault:
         case "cut":
             return Fault.cut(3, Say("Hm.", reasoning="I wonder what the note says. " * 20))
         case "cut in text":
-            return Fault.cut(3, Say(f"{TORSO} " * 20, reasoning=""))
+            return Fault.cut(3, torso())
         case "timeout" if harness.time_limit == "silence":
             return Fault.stall(2, SILENCE_S)
         case "timeout":
             return Fault.stall_before_headers(SILENCE_S)
+
+
+def torso() -> Say:
+    """A reply that says so much that it can break off in its text."""
+    return Say(f"{TORSO} " * 20, reasoning="")
 
 
 def test_a_task_is_done_and_recorded(harness: Harness, stage: Stage, see: See) -> None:
@@ -98,6 +103,19 @@ def test_a_retry_counts_once(harness: Harness, trouble: Trouble, stage: Stage, s
     assert len(done) == harness.turns + len(harness.side_calls)
     assert bool(claims(seen)) == (len(done) == len(seen.calls))
     see(harness, trouble, "once" if claims(seen) else "goes on")
+
+
+def test_a_held_stream_that_breaks_off_is_asked_for_again(harness: Harness, stage: Stage, see: See) -> None:
+    """`hold_streams`: it saw nothing of the reply but signs of life, so there is nothing to keep or to go on from."""
+    if not harness.streams:
+        see(harness, "cut, held", "not streamed")
+        return
+    seen = stage.perform(harness, trouble=Fault.cut(3, torso(), seconds=4 * HEARTBEAT_S), held=True)
+
+    assert seen.answered, seen.run
+    assert counted_once(seen)
+    assert {call["state"] for call in seen.calls} == {"done"}
+    see(harness, "cut, held", "once" if claims(seen) == 1 else f"{claims(seen)} claims")
 
 
 def test_a_sub_agent_has_a_lane_of_its_own(harness: Harness, stage: Stage, see: See) -> None:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from proxy.api.forms import stream_message
 from proxy.api.responses.output import (
     Asked,
     call_item,
@@ -62,8 +63,9 @@ class ResponsesView:
 
     def stream_error(self, error: ProxyError) -> bytes:
         """The error, and a response that failed: some clients look for one, some for the other."""
-        failed = self._asked.response("failed", error=response_error(error.status, error.message))
-        told = self._begin() + self._stream.event("error", code=error.code, message=error.message, param=error.param)
+        message = stream_message(error)
+        failed = self._asked.response("failed", error=response_error(error.status, message))
+        told = self._begin() + self._stream.event("error", code=error.code, message=message, param=error.param)
         return told + self._stream.event("response.failed", response=failed)
 
     def whole(self, completions: Sequence[Completion]) -> bytes:
