@@ -20,11 +20,12 @@ from proxy.model import (
     Sampling,
     Seed,
 )
+from proxy.request.parent import told_apart
 from proxy.request.sampling import asked_max_tokens
 from proxy.request.seed import SeedRule, read_client_seed
 from proxy.wiring import Wiring
 
-ASK_MARK = "rollpin-ask-1"
+ASK_MARK = "rollpin-ask-2"
 # Names a client, not a lane: programs change it between versions, and a retry keeps it.
 NO_LANE_SIGNAL = "user-agent"
 
@@ -97,7 +98,10 @@ def reservation(decision: Decision, rules: tuple[SeedRule, ...], wiring: Wiring)
 
 
 def repeat_mark(decision: Decision, wiring: Wiring) -> RepeatMark:
-    """Requests with one hash are identical: the same lane asks the same thing to be drawn in the same way."""
+    """Requests with one hash are identical: the same lane asks the same thing to be drawn in the same way.
+
+    The same thing is more than the same meaning: what goes on from another reply is drawn on another prompt.
+    """
     ask, sampling = decision.ask, decision.sampling
     lane = {name: value for name, value in ask.identity.lane_signals.items() if name != NO_LANE_SIGNAL}
     # What the context or a budget leaves is no part of what is asked: it shrinks between a call and its retry.
@@ -106,9 +110,10 @@ def repeat_mark(decision: Decision, wiring: Wiring) -> RepeatMark:
     client_seed = None if wiring.settings.client_seed == "override" else sampling.asked.get("seed")
     parallel = ask.chat.get("parallel_tool_calls")
     drawn_by = [dict(sampling.effective), length, sampling.shaping, parallel, client_seed]
+    asked = [ask.api, ask.conversation.context, told_apart(ask)]
     shown = [ask.wants_logprobs, ask.top_logprobs]
     return RepeatMark(
-        ask_hash=digest([ASK_MARK, lane, ask.conversation.context, drawn_by, ask.choices, shown]),
+        ask_hash=digest([ASK_MARK, lane, asked, drawn_by, ask.choices, shown]),
         idempotency_key=ask.identity.idempotency_key,
         is_retry=ask.identity.retry_count > 0,
     )

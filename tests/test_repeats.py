@@ -395,6 +395,24 @@ def test_another_version_of_a_client_is_no_other_lane(client: RolloutClient, eng
     assert len(client.call()["earlier_failures"]) == 1
 
 
+@pytest.mark.parametrize("headers", [{}, RETRY, {"idempotency-key": "k"}], ids=["unmarked", "marked", "keyed"])
+@pytest.mark.parametrize("path", ["/messages", "/responses"])
+def test_another_api_repeats_nothing(client: RolloutClient, engine: FakeEngine, path: str, headers: Any) -> None:
+    """Its client is another program, which lost nothing; the conversation is one, so that its draws are counted."""
+    limit = {"/messages": "max_tokens", "/responses": "max_output_tokens"}[path]
+    told = {"/messages": {"messages": [{"role": "user", "content": "hello"}]}, "/responses": {"input": "hello"}}[path]
+    body = {"model": "policy", limit: 50, **told}
+    engine.script(Fault.status(500))
+    send(client, max_tokens=50, headers=headers)
+    other = client.http.post(path, json=body, headers=headers)
+    again = send(client, max_tokens=50, headers=headers)
+    first, second = client.calls()
+
+    assert (call_id(other), call_id(again)) == (second["call_id"], first["call_id"])
+    assert (first["context"], len(first["earlier_failures"])) == (second["context"], 1)
+    assert (second["seed"]["occurrence"], second["earlier_failures"]) == (1, [])
+
+
 def test_keys_tell_draws_apart(client: RolloutClient, engine: FakeEngine) -> None:
     """Best-of-n by clients that name each request: a failure of one is made good by itself alone."""
     engine.script(Fault.status(500))

@@ -7,7 +7,7 @@ from fastapi import Request
 from proxy import clock
 from proxy.errors import Conflict, NotFound, RolloutClosed
 from proxy.model import Identity, Rollout
-from proxy.request.identify import Caller, authorise, identify, lane_signals, retry_count
+from proxy.request.identify import Caller, authorise, idempotency_key, identify, lane_signals, retry_count
 from proxy.settings import is_loopback
 from proxy.wiring import Wiring
 
@@ -34,7 +34,7 @@ async def known_caller(request: Request, wiring: Wiring) -> Identity:
     return Identity(
         rollout=rollout,
         lane_signals=lane_signals(request.headers),
-        idempotency_key=request.headers.get("idempotency-key"),
+        idempotency_key=idempotency_key(request.headers),
         retry_count=retry_count(request.headers),
     )
 

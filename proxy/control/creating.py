@@ -11,10 +11,9 @@ from proxy.control.bodies import GroupBody, RolloutBody
 from proxy.control.profiles import fit_warnings
 from proxy.errors import BadAsk, NotFound
 from proxy.model import JsonObject, Profile, Rollout, RolloutId
-from proxy.request.identify import check_rollout_id
+from proxy.request.identify import check_rollout_id, idempotency_key
 from proxy.wiring import Wiring
 
-LONGEST_IDEMPOTENCY_KEY = 255
 # Addresses to listen on, not to call.
 EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104  compared with, never bound
 
@@ -37,12 +36,12 @@ async def create(
     request: Request, wiring: Wiring, body: RolloutBody | GroupBody, places: Sequence[Place]
 ) -> tuple[tuple[Rollout, ...], Profile, list[str]]:
     """Create rollouts at these places, or none: what was created, their profile, and warnings about it."""
-    idempotency_key = _idempotency_key(request)
+    key = idempotency_key(request.headers)
     wanted = _rollouts(wiring, body, places)
     profile = _profile_of(wiring, wanted[0])
     warnings = fit_warnings(wiring, profile)
     asked = digest([request.url.path, body.model_dump(exclude_unset=True)])
-    created = await wiring.store.create_rollouts(wanted, idempotency_key=idempotency_key, asked=asked)
+    created = await wiring.store.create_rollouts(wanted, idempotency_key=key, asked=asked)
     return created, profile, warnings
 
 
@@ -106,10 +105,3 @@ def _profile_of(wiring: Wiring, rollout: Rollout) -> Profile:
         raise BadAsk(f"{error.message}; there are {names}", code=error.code, param="profile") from error
     except BadAsk as error:
         raise BadAsk(f"sampling: {error.message}", code="invalid_sampling", param="sampling") from error
-
-
-def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
-    if key is not None and not (0 < len(key) <= LONGEST_IDEMPOTENCY_KEY and key.isprintable()):
-        raise BadAsk(f"Idempotency-Key: 1 to {LONGEST_IDEMPOTENCY_KEY} printable characters")
-    return key

@@ -16,6 +16,8 @@ ROLLOUT_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:~=+@-]{0,199}")
 ROLLOUT_ID_RULE = "1 to 200 of the characters A-Z a-z 0-9 . _ : ~ = + @ -, beginning with a letter or digit"
 
 LONGEST_SIGNAL = 200
+# As long as payment services take them.
+LONGEST_IDEMPOTENCY_KEY = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +74,11 @@ def retry_count(headers: Mapping[str, str]) -> int:
     """x-stainless-retry-count, or 0 where it is absent or no number."""
     text = headers.get("x-stainless-retry-count", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
+
+
+def idempotency_key(headers: Mapping[str, str]) -> str | None:
+    """The client's own name for a request, which it repeats with a retry; raises BadAsk where it can be none."""
+    key = headers.get("idempotency-key")
+    if key is not None and not (0 < len(key) <= LONGEST_IDEMPOTENCY_KEY and key.isprintable()):
+        raise BadAsk(f"Idempotency-Key: 1 to {LONGEST_IDEMPOTENCY_KEY} printable characters", param="Idempotency-Key")
+    return key

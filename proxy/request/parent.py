@@ -94,6 +94,16 @@ def echoed_call_ids(ask: Ask) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in named if isinstance(name, str)))
 
 
+def told_apart(ask: Ask) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What tells the replies in a request from others that mean the same: ids of the rollout's own calls, and thoughts.
+
+    Two requests that agree in meaning and in this go on from the same replies, as far as their client can tell.
+    """
+    own = (name for name in echoed_call_ids(ask) if name in ask.engine_call_ids)
+    thoughts = _reasonings([message for message in ask.messages if message.get("role") == "assistant"])
+    return tuple(own), tuple(thoughts)
+
+
 def _same_text(echo: Sequence[JsonObject], said: JsonObject) -> bool:
     """A reply in one message or cut into several, also behind the wordless torso of a reply that broke off.
 

@@ -36,6 +36,11 @@ CONVERSATION_FIELDS = (
 WIRE_FIELDS = ("model", "stream", "stream_options", "n", "seed", "logprobs", "top_logprobs")
 KNOWN_FIELDS = frozenset((*PINNED_FIELDS, *LENGTH_FIELDS, *SHAPING_FIELDS, *CONVERSATION_FIELDS, *WIRE_FIELDS))
 
+# OpenAI takes 4 stop strings. Engines hold each against the reply at every token, so that without a bound one request
+# could keep an engine busy for all.
+MOST_STOPS = 64
+LONGEST_STOP = 1000
+
 STRICT_TOOLS = "tools.strict"
 TOOL_CHOICE = "tool_choice"
 
@@ -100,6 +105,16 @@ def asked_max_tokens(body: Mapping[str, Any]) -> int | None:
     return None
 
 
+def read_stops(name: str, value: object) -> list[str]:
+    """The stop strings of a request, given as one or as a list. Raises BadAsk under the client's name for them."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
+        raise BadAsk(f"{name} must be a non-empty text or a list of them", param=name)
+    if len(texts) > MOST_STOPS or any(len(text) > LONGEST_STOP for text in texts):
+        raise BadAsk(f"{name}: at most {MOST_STOPS} texts of at most {LONGEST_STOP} characters each", param=name)
+    return texts
+
+
 def _overridden(body: JsonObject, effective: Mapping[str, float | int], *, strict: bool) -> Iterator[str]:
     for name, allowed in effective.items():
         asked = body.get(name)
@@ -125,9 +140,9 @@ def _length(body: JsonObject, cap: int | None, room: Room) -> JsonObject:
         limits.append(room.context)
     length: JsonObject = {"max_tokens": min(limits)} if limits else {}
     if (stop := body.get("stop")) not in (None, [], ""):
-        length["stop"] = _texts("stop", stop)
+        length["stop"] = read_stops("stop", stop)
     if (ids := body.get("stop_token_ids")) not in (None, []):
-        length["stop_token_ids"] = _ids("stop_token_ids", ids)
+        length["stop_token_ids"] = _stop_ids("stop_token_ids", ids)
     return length
 
 
@@ -186,16 +201,11 @@ def renderer_arguments(body: Mapping[str, Any]) -> list[str]:
     return [f"chat_template_kwargs.{name}" for name in given or () if name in RENDERER_ARGUMENTS]
 
 
-def _texts(name: str, value: object) -> list[str]:
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
-        raise BadAsk(f"{name} must be a non-empty text or a list of them", param=name)
-    return texts
-
-
-def _ids(name: str, value: object) -> list[int]:
+def _stop_ids(name: str, value: object) -> list[int]:
     if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
         raise BadAsk(f"{name} must be a list of token ids", param=name)
+    if len(value) > MOST_STOPS:
+        raise BadAsk(f"{name}: at most {MOST_STOPS} token ids, not {len(value)}", param=name)
     return value
 
 

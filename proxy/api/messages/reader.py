@@ -8,6 +8,7 @@ from proxy.api.messages.blocks import Talk
 from proxy.api.messages.tools import read_tool_choice, read_tools
 from proxy.errors import BadAsk
 from proxy.model import PINNED_FIELDS, Ask, Identity, JsonObject
+from proxy.request.sampling import read_stops
 from proxy.settings import Settings
 
 # Fields that chat calls the same. Anthropic knows no seed and fewer sampling values; a client that sends them is heard.
@@ -53,9 +54,9 @@ def _unread(body: JsonObject) -> Iterator[str]:
 def _stop(sequences: Any) -> JsonObject:
     if sequences is None:
         return {}
-    if not isinstance(sequences, list) or not all(isinstance(text, str) and text for text in sequences):
+    if not isinstance(sequences, list):
         raise BadAsk("stop_sequences must be a list of non-empty texts", param="stop_sequences")
-    return {"stop": sequences} if sequences else {}
+    return {"stop": read_stops("stop_sequences", sequences)} if sequences else {}
 
 
 def _output_format(body: JsonObject) -> JsonObject:
