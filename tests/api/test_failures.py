@@ -12,7 +12,7 @@ from tests.fakes import FakeEngine, Fault, Say
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 
 SAY = Say("hello there, how are you")
-SOON = {"silence_s": 0.3}
+SOON = {"silence_s": 0.8}
 
 
 @dataclass(frozen=True)
@@ -205,9 +205,16 @@ def masking(shared_engine: FakeEngine, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def impatient(shared_engine: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProxy]:
-    """A proxy that bears neither silence nor long replies."""
-    folder, limits = tmp_path_factory.mktemp("impatient"), {"reply_bytes": 10_000}
-    with served(settings_for(folder, shared_engine.url, timeouts=SOON, limits=limits)) as proxy:
+    """A proxy that bears no silence."""
+    with served(settings_for(tmp_path_factory.mktemp("impatient"), shared_engine.url, timeouts=SOON)) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def sparing(shared_engine: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedProxy]:
+    """A proxy that bears no long replies."""
+    limits = {"reply_bytes": 10_000}
+    with served(settings_for(tmp_path_factory.mktemp("sparing"), shared_engine.url, limits=limits)) as proxy:
         yield proxy
 
 
@@ -291,9 +298,9 @@ def test_masking_keeps_a_reply_without_whole_ids(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_a_reply_beyond_the_limit_is_cut_off(impatient: ServedProxy, engine: FakeEngine, *, stream: bool) -> None:
+def test_a_reply_beyond_the_limit_is_cut_off(sparing: ServedProxy, engine: FakeEngine, *, stream: bool) -> None:
     """No engine can fill the proxy's memory."""
-    client = impatient.rollout()
+    client = sparing.rollout()
     engine.script(Say("x" * 1000))
     answer = client.post(asked(stream=stream))
 
