@@ -19,7 +19,7 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from proxy.model import JsonObject
 
@@ -28,7 +28,8 @@ from proxy.model import JsonObject
 BASES = ("wxjv", "qzkv", "jxqw", "vqjz", "zxwk")
 LAST_LETTERS = ("k", "p")
 LEAVES = {"reasoning": "r", "content": "t", "arguments": "a"}
-# Ids before the common end in which the last sentinel surely lies.
+# Ids before the common end in which the last sentinel lies, spelt letter by letter at worst, unless what follows it
+# depends on the history: then the common end begins later, and all is asked again behind the real history.
 LOOK_BACK = 16
 # Texts of one turn's new messages; to fill in more takes longer than a render.
 MOST_TEXTS = 1000
@@ -139,7 +140,9 @@ class Habits:
     """The tail was seen to change with what stands before the turn: dummies are of no use."""
 
 
-Steps: TypeAlias = Generator[tuple[Question, ...], tuple[Any, ...], Tail | Refused]
+Found = TypeVar("Found")
+Asking: TypeAlias = Generator[tuple[Question, ...], tuple[Any, ...], Found]
+Steps: TypeAlias = Asking[Tail | Refused]
 
 
 def find_tail(turn: Turn, habits: Habits) -> Steps:
@@ -150,12 +153,10 @@ def find_tail(turn: Turn, habits: Habits) -> Steps:
     if refused := unfit(turn):
         return refused
     if not turn.is_natural:
-        told = turn.sampled[:-1] if turn.is_at_stop_id else turn.sampled
-        text, last = yield (Decode(told), Decode(turn.sampled[-1:]))
-        is_named = turn.is_at_stop_id or last in turn.stops
-        turn = replace(turn, is_natural=is_ended(turn, text, last), is_end_named=is_named)
-        if not turn.is_natural and (refused := cut_elsewhere(turn, text)):
-            return refused
+        ended = yield from _ended(turn, words)
+        if isinstance(ended, Refused):
+            return ended
+        turn = ended
     outcome: Tail | Refused = Refused("turn_not_rendered")
     for form in forms(turn):
         outcome = yield from _tail_in_form(turn, words, form, habits)
@@ -179,6 +180,34 @@ def unfit(turn: Turn) -> Refused | None:
     return None
 
 
+def _ended(turn: Turn, words: "Words") -> Asking[Turn | Refused]:
+    """The turn with what its text tells of its end, or why nothing may follow one that was cut there."""
+    told = turn.sampled[:-1] if turn.is_at_stop_id else turn.sampled
+    text, last = yield (Decode(told), Decode(turn.sampled[-1:]))
+    is_named = turn.is_at_stop_id or last in turn.stops
+    turn = replace(turn, is_natural=is_ended(turn, text, last), is_end_named=is_named)
+    refused = None if turn.is_natural else cut_elsewhere(turn, text)
+    if refused is None or refused.reason != "cut_not_in_answer":
+        return refused or turn
+    header, close = yield from _around_an_answer(turn, words)
+    is_closed = MARKER.fullmatch(last) and close.startswith(last)
+    if is_closed and cut_elsewhere(turn, text.removesuffix(last), header) is None:
+        return replace(turn, is_natural=True, is_end_named=True)
+    return cut_elsewhere(turn, text, header) or turn
+
+
+def _around_an_answer(turn: Turn, words: "Words") -> Asking[tuple[str, str]]:
+    """What the template prints in front of an answer and behind it, between two messages of a user's; if it does."""
+    asked, sentinel = {"role": "user", "content": words.text(0)}, words.sentinel("content", 0)
+    said = {"role": "assistant", "content": sentinel}
+    (render,) = yield (Render((*dummy(turn.messages[: turn.start])[:-1], asked, said, asked)),)
+    if isinstance(render, Unrendered):
+        return "", ""
+    (text,) = yield (Decode(render),)
+    before, _, behind = str(text).partition(sentinel)
+    return before.rpartition(words.text(0))[2], behind.partition(words.text(0))[0].lstrip()
+
+
 def is_ended(turn: Turn, text: str, last: str) -> bool:
     """Whether the last token is an end token after all, by the texts of the turn and of that token.
 
@@ -190,23 +219,29 @@ def is_ended(turn: Turn, text: str, last: str) -> bool:
     return turn.is_over and not any(stop in text for stop in turn.stops)
 
 
-def cut_elsewhere(turn: Turn, text: str) -> Refused | None:
+def cut_elsewhere(turn: Turn, text: str, header: str = "") -> Refused | None:
     """A turn without an end goes on only where it was cut in its answer: nothing sampled may be missing in the echo.
 
-    `text` is what the sampled ids say: reasoning first, then the echoed answer, then at most a stop string. The answer
-    is looked for from the front: behind it half a call may repeat it.
+    `text` is what the sampled ids say: reasoning or what the template prints in front of an answer, then the echoed
+    answer, then at most a stop string. The answer is looked for from the front: behind it half a call may repeat it.
     """
     answer = _plain(turn.told[-1].get("content")).strip().rstrip("\ufffd")
     if _calls(turn.told):
         return Refused("cut_in_call")
     if not answer:
         return Refused("cut_in_reasoning")
-    if _ends_with(answer, text, turn.stops, before=NO_THOUGHT):
+    if _ends_with(answer, _behind_header(text, header), turn.stops, before=NO_THOUGHT):
         return None
     thought = turn.reasoning.strip()
     if thought and _ends_with(answer, text.partition(thought)[2], turn.stops):
         return None
     return Refused("cut_not_in_answer", f"{text[-80:]!r} was sampled, {answer[-80:]!r} came back")
+
+
+def _behind_header(text: str, header: str) -> str:
+    """A text without its longest beginning that is an end of the header: the rest of it stood in the prompt."""
+    longest = min(len(text), len(header))
+    return text[next((size for size in range(longest, 0, -1) if header.endswith(text[:size])), 0) :]
 
 
 def _ends_with(answer: str, text: str, stops: Sequence[str], before: re.Pattern[str] = ANYTHING) -> bool:
@@ -223,11 +258,15 @@ def forms(turn: Turn) -> tuple[Form, ...]:
 
 
 def _tail_in_form(turn: Turn, words: "Words", form: Form, habits: Habits) -> Steps:
-    """Behind a dummy history where that serves, else behind the real one thrice."""
+    """Behind a dummy history where that serves, else behind the real one thrice.
+
+    A turn that is not found behind the dummy may only lie too far before the common end, where headers differ by what
+    stands before them; but calls may be printed nowhere, which the other form is cheaper to tell.
+    """
     history = turn.messages[: turn.start]
     if not habits.depends_on_history:
         outcome = yield from _tail_behind(turn, words, form, habits, dummy(history))
-        if isinstance(outcome, Tail) or outcome.reason == "turn_not_rendered":
+        if isinstance(outcome, Tail) or (form == "arguments" and outcome.reason == "turn_not_rendered"):
             return outcome
     real = yield from _tail_behind(turn, words, form, habits, history)
     if isinstance(real, Tail) and real.end != "substituted":
@@ -310,9 +349,7 @@ def _end_in(common: tuple[int, ...], turn: Turn, habits: Habits) -> int | None:
     return next((place for place, token in enumerate(common) if token in ends), None)
 
 
-def _learn_pair(
-    turn: Turn, common: tuple[int, ...], words: "Words", habits: Habits
-) -> Generator[tuple[Question, ...], tuple[Any, ...], None]:
+def _learn_pair(turn: Turn, common: tuple[int, ...], words: "Words", habits: Habits) -> Asking[None]:
     """Whether the template ends a turn differently when it is the last: four small renders, once for each end."""
     last = turn.sampled[-1]
     if last in common or last in habits.pairs or last in habits.unpaired:

@@ -7,6 +7,7 @@ in the template. The settings of the template language are those of `transformer
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cache
 from typing import Any, Literal
 
@@ -38,13 +39,17 @@ class Engine:
     parses_arguments: bool = True
     variables: Mapping[str, Any] = field(default_factory=dict)
     """Template arguments, tools, and the tokenizer's own tokens."""
+    today: date = date(2026, 11, 30)
 
     def text(self, messages: Sequence[JsonObject], *, generation_prompt: bool = True) -> str:
         """The prompt as text. Raises UnrenderableError."""
         try:
             shaped = [SHAPES[self.kind](self, message) for message in messages]
             return _compiled(self.template).render(
-                messages=shaped, add_generation_prompt=generation_prompt, **self.variables
+                messages=shaped,
+                add_generation_prompt=generation_prompt,
+                strftime_now=self.today.strftime,
+                **self.variables,
             )
         except COMPLAINTS as error:
             raise UnrenderableError(str(error)) from error
@@ -122,5 +127,4 @@ def _compiled(template: str) -> jinja2.Template:
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _complain
-    environment.globals["strftime_now"] = lambda form: "2026-11-30"
     return environment.from_string(template)

@@ -1,5 +1,6 @@
 """What the batteries found, each in its smallest form: wrong tails, then refusals without need."""
 
+from dataclasses import replace
 from typing import Any
 
 from tests.joint.by_hand import by_hand, result, said, user
@@ -104,3 +105,51 @@ def test_an_answer_behind_an_empty_thought_may_be_cut() -> None:
     trial = try_case(case)
 
     assert trial.verdict == "right", str(trial)
+
+
+def cut_answer(template: str, wrote: str, told: str = "nonceaab", **changes: Any) -> Case:
+    """A turn that the limit ended, of which this came back."""
+    messages = [user("nonceaaa"), said(told), user("nonceaac")]
+    cut = {"end": None, "finish": "length in the answer", "finish_reason": "length"}
+    return by_hand(template, messages, wrote=wrote, **cut, **changes)
+
+
+def test_an_answer_behind_the_templates_own_header_may_be_cut() -> None:
+    """No client echoes the channel; the template prints the very same in front of an answer."""
+    for template, header in (("gptoss", "<|channel|>final<|message|>"), ("muse_glimmer", " to=user<|message|>")):
+        for answer in ("nonceaab", "a"):
+            trial = try_case(cut_answer(template, header + answer, answer))
+
+            assert trial.verdict == "right", str(trial)
+
+
+def test_an_answer_in_another_channel_is_no_answer() -> None:
+    """What stands in front of it is no header of an answer's, so the limit fell elsewhere, or text is lost."""
+    for header in (
+        "<|channel|>analysis<|message|>",
+        "<|channel|>commentary<|message|>",
+        "<|channel|>final <|constrain|>json<|message|>",
+        "lost<|channel|>final<|message|>",
+        "<|channel|>commentary<|message|>lost<|end|><|start|>assistant<|channel|>final<|message|>",
+    ):
+        trial = try_case(cut_answer("gptoss", header + "nonceaab"))
+
+        assert trial.verdict == "refused", str(trial)
+
+
+def test_a_limit_that_fell_on_an_end_never_seen_before_closes_nothing() -> None:
+    """The template prints that token right behind an answer, so the turn has its end."""
+    for template in ("qwen3", "llama3_1", "glm4moe", "gemma", "idefics3"):
+        end = family_of(template).text_end
+        case = cut_answer(template, "nonceaab" + end)
+        case = replace(case, end=end, finish="length at the end")
+        trial = try_case(case)
+
+        assert trial.verdict == "right", str(trial)
+
+
+def test_a_limit_that_fell_on_the_marker_of_a_call_is_no_end() -> None:
+    """The answer before it came back whole, and the call that it opened did not."""
+    trial = try_case(dropped_half_call("nonceaab<tool_call>"))
+
+    assert trial.verdict == "refused", str(trial)

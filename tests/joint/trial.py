@@ -88,13 +88,13 @@ def _driven(steps: Steps, case: Case) -> Outcome:
     try:
         questions = next(steps)
         while True:
-            questions = steps.send(tuple(_answer(question, case) for question in questions))
+            questions = steps.send(tuple(answer_to(question, case) for question in questions))
     except StopIteration as stop:
         outcome: Outcome = stop.value
         return outcome
 
 
-def _answer(question: Render | Decode, case: Case) -> tuple[int, ...] | str | Unrendered:
+def answer_to(question: Render | Decode, case: Case) -> tuple[int, ...] | str | Unrendered:
     if isinstance(question, Decode):
         return case.vocabulary.decode(question.ids)
     try:
