@@ -1,6 +1,6 @@
 """From decisions to plans: what is reserved, and whether a request draws anew or repeats an earlier one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from proxy import clock
 from proxy.canonical import digest
@@ -62,8 +62,9 @@ async def draw(decision: Decision, wiring: Wiring) -> Drawn:
         return Drawn(asked.delivery_id, answer)
     request_id = answer.request_id if isinstance(answer, Claimed) else asked.request_id
     call_ids = answer.call_ids if isinstance(answer, Claimed) else tuple(draw.call_id for draw in asked.draws)
+    tries = answer.tries if isinstance(answer, Claimed) else 0
     plans = tuple(
-        make_plan(decision, request_id, call_id, rule.seed(value, answer.occurrence), asked)
+        replace(make_plan(decision, request_id, call_id, rule.seed(value, answer.occurrence), asked), tries=tries)
         for call_id, value, rule in zip(call_ids, answer.seeds, rules, strict=True)
     )
     return Drawn(asked.delivery_id, answer, plans)

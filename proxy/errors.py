@@ -16,6 +16,7 @@ ProxyError                     status  code
 ├── EngineNotControllable      502     engine_not_controllable
 ├── EngineUnready              503     engine_unready
 ├── ProfileRefused             503     profile_refused
+├── TakenOver                  503     draw_taken_over
 └── StoreDown                  503     store_unavailable (StoreInUse and StoreUnreadable at the start: record/faults.py)
 
 A failed exchange with an engine is not an exception at the edge: it is recorded as a Failure and told to the client
@@ -197,6 +198,14 @@ class ProfileRefused(ProxyError):
     @property
     def may_retry(self) -> bool:
         return False
+
+
+class TakenOver(ProxyError):
+    """A call was given up for dead and its draw tried again: what its first try brings is no longer the call's."""
+
+    status = 503
+    code = "draw_taken_over"
+    retry_after_s = 1
 
 
 class StoreDown(ProxyError):

@@ -441,6 +441,8 @@ class Plan:
     """Engines that it was planned for first and that could not be reached."""
     audit_top: int = 0
     """How many candidates of each draw are kept for the seed audit; no client sees them."""
+    tries: int = 0
+    """How often the same draw was tried before, and failed."""
 
 
 # --- the engine's weights -----------------------------------------------------------------------------------------
@@ -655,6 +657,8 @@ class Claimed:
     standing: Literal["running", "recorded", "again"]
     """`again`: the draw failed, and the rows are reserved anew for another try with the same seeds."""
     reason: ClaimReason
+    tries: int = 0
+    """How often the draw was tried before, and failed."""
 
 
 DeliveryOutcome = Literal["delivered", "client_gone", "error_told", "lost"]

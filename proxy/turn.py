@@ -17,7 +17,7 @@ from proxy.draw import Decision, Drawn, draw
 from proxy.engine.dialect import Dialect
 from proxy.engine.fit import judge_replay, tells_candidates
 from proxy.engine.pool import DIALECTS
-from proxy.errors import EngineFault, EngineUnready, ProxyError, RolloutClosed, StoreDown
+from proxy.errors import EngineFault, EngineUnready, ProxyError, RolloutClosed, StoreDown, TakenOver
 from proxy.exchange import Exchanged, exchange_all, first_failure
 from proxy.length import decide_room
 from proxy.model import Ask, Call, Claimed, Completion, Delivery, Failure, Outcome, Parent, Plan, Replayable, Timing
@@ -173,11 +173,12 @@ async def record_loss(calls: Sequence[Call], error: StoreDown, wiring: Wiring) -
         replace(call, outcome=loss_of(call.outcome, error), replayable=Replayable("no", ("store_unavailable",)))
         for call in calls
     ]
-    while True:
-        await asyncio.sleep(LONGEST_COMMIT_PAUSE_S)
-        with contextlib.suppress(StoreDown, RolloutClosed):
-            await wiring.store.record(lost)
-            return
+    with contextlib.suppress(RolloutClosed, TakenOver):
+        while True:
+            await asyncio.sleep(LONGEST_COMMIT_PAUSE_S)
+            with contextlib.suppress(StoreDown):
+                await wiring.store.record(lost)
+                return
 
 
 def loss_of(outcome: Outcome, error: StoreDown) -> Failure:
@@ -199,7 +200,7 @@ def call_of(exchanged: Exchanged, started: float) -> Call:
 async def commit(calls: Sequence[Call], wiring: Wiring) -> None:
     """Make the records durable together; a store that fails is tried again for commit_wait_s.
 
-    Raises StoreDown, and RolloutClosed where the rollout was closed meanwhile.
+    Raises StoreDown, RolloutClosed where the rollout was closed meanwhile, TakenOver where another try has the call.
     """
     started, pause_s, request_id = clock.ticks(), FIRST_COMMIT_PAUSE_S, calls[0].plan.request_id
     while True:

@@ -210,8 +210,8 @@ def seed_of(occurrence: int, choice: int = 0) -> int:
 
 def reserved(planned: Plan, given: Reserved | Claimed) -> Plan:
     """The plan with the occurrence and the seed that the store gave."""
-    value = given.seeds[planned.seed.choice]
-    return replace(planned, seed=replace(planned.seed, value=value, occurrence=given.occurrence))
+    value, tries = given.seeds[planned.seed.choice], given.tries if isinstance(given, Claimed) else 0
+    return replace(planned, seed=replace(planned.seed, value=value, occurrence=given.occurrence), tries=tries)
 
 
 def claimed(planned: Sequence[Plan], given: Claimed) -> tuple[Plan, ...]:

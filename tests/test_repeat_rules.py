@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from proxy.errors import TakenOver
 from proxy.model import Claimed, JsonObject, Outcome, Reserved
 from proxy.record.sqlite import SqliteStore
 from tests import make
@@ -74,6 +75,8 @@ class Request:
     """Whether it only seems to have failed, since its lease lapsed."""
     failures: list[str] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
+    tried: list[Asked] = field(default_factory=list)
+    """The askings for which an engine was asked, one try each."""
     losses: int = 0
     made_good: int = 0
 
@@ -220,6 +223,7 @@ class Machine(RuleBasedStateMachine):
         if meant is None or reason == "draw_abandoned":
             request = self.rules.draw(kind, key, meant)
             request.readings.append(Reading(asked, request, None))
+            request.tried.append(asked)
             assert asked.answer == Reserved(request.occurrence, seeds_of(request), reason)  # type: ignore[arg-type]
         else:
             standing = self.rules.claim(meant, key)
@@ -231,7 +235,10 @@ class Machine(RuleBasedStateMachine):
                 seeds_of(meant),
                 standing,  # type: ignore[arg-type]
                 reason,  # type: ignore[arg-type]
+                len(meant.failures),
             )
+            if standing == "again":
+                meant.tried.append(asked)
             meant.readings.append(Reading(asked, meant, reason))
 
     @precondition(lambda self: self.rules.of("reserved"))
@@ -310,6 +317,15 @@ class Machine(RuleBasedStateMachine):
         if request.loss == "failed":
             request.loss, request.losses = None, request.losses - 1
 
+    @precondition(lambda self: self.tried_again())
+    @rule(pick=PICKS, answers=st.booleans())
+    def an_earlier_try_ends(self, pick: int, *, answers: bool) -> None:
+        """It had been given up, and another was made: what it brings is nobody's, and nothing is changed by it."""
+        request = chosen(self.tried_again(), pick)
+        outcome = make.completion(answer=(9,)) if answers else BROKEN
+        with pytest.raises(TakenOver):
+            self.do(self.harness.record(request.tried[-2], outcome))
+
     @invariant()
     def store_holds_what_the_rules_say(self) -> None:
         """Every row, in the order of its reservation; so that a claim has made none, and no set is half of anything."""
@@ -331,7 +347,7 @@ class Machine(RuleBasedStateMachine):
         return self.do(self.harness.documents())
 
     def record(self, request: Request, outcomes: list[Outcome]) -> None:
-        self.do(self.harness.record(request.first, *outcomes))
+        self.do(self.harness.record(request.tried[-1], *outcomes))
 
     def end(self, reading: Reading, outcome: Any) -> None:
         self.do(self.harness.end(reading.asked, outcome))
@@ -344,6 +360,9 @@ class Machine(RuleBasedStateMachine):
 
     def ended_readings(self) -> list[Reading]:
         return [one for one in self.rules.open_readings() if one.request.state != "reserved"]
+
+    def tried_again(self) -> list[Request]:
+        return [request for request in self.rules.requests if len(request.tried) > 1]
 
     def guesses(self) -> list[Request]:
         return [request for request in self.rules.of("failed") if request.is_guess]

@@ -24,6 +24,8 @@ RICH_FIELDS: Json = {"tools": [ADD], "max_tokens": 200, "logprobs": True, "top_l
 # Events by which both engines have said some of the words, and not all.
 STALL_AFTER = 8
 RETRY = {"x-stainless-retry-count": "1"}
+# When the lease of every call of today has lapsed.
+LONG_AFTER = 4e9
 
 
 @pytest.fixture(scope="module", params=["vllm", "sglang"])
@@ -310,6 +312,42 @@ def test_a_retry_of_what_could_not_be_kept_is_told_to_come_again(
         assert lost["failure"]["kind"] == "store_unavailable"
         assert send(client).status_code == 200
         assert readings(client) == [(None, "error_told"), ("retry_count", "error_told"), ("failed", "delivered")]
+
+
+def test_a_loss_in_a_closed_rollout_is_nobodys_any_more(shared: tuple[ServedProxy, FakeEngine], tmp_path: Path) -> None:
+    """What could not be kept comes too late; the proxy stops trying to tell it."""
+    _, engine = shared
+    with served(settings_for(tmp_path, engine.url, timeouts={"commit_wait_s": 0.1})) as proxy:
+        client, gate = proxy.rollout(), Gate(proxy)
+        gate.refuses_records = True
+        assert send(client).status_code == 503
+        assert proxy.control.post(f"/rollouts/{client.rollout_id}/finish").is_success
+        gate.open()
+
+        until(lambda: not proxy.wiring.turns.call_ids())
+        assert client.call()["state"] == "late"
+
+
+@AS_STREAM
+def test_a_slow_proxys_reply_is_not_shown_once_another_try_was_made(
+    client: RolloutClient, engine: FakeEngine, *, stream: bool
+) -> None:
+    """Its lease had lapsed, as if it were dead: what its client would see is not what is on record."""
+    engine.script(Fault.stall(STALL_AFTER, 0.6, WORDS), Say("another try"))
+    slow = Reader(client, stream=stream)
+    until(lambda: engine.requests)
+    assert client.proxy.do(client.proxy.wiring.store.sweep(LONG_AFTER)) == 1
+    again = send(client)
+    slow.ended()
+    error = slow.error if stream else json.loads("".join(slow.lines))["error"]
+    call = client.call()
+
+    assert again.json()["choices"][0]["message"]["content"] == call["message"]["content"] == "another try"
+    assert error
+    assert error["code"] == "draw_taken_over"
+    assert not slow.is_done
+    assert readings(client) == [(None, "error_told"), ("failed", "delivered")]
+    assert len({received.body["seed"] for received in engine.requests}) == 1
 
 
 def test_a_joined_reply_that_fails_is_told_to_all(client: RolloutClient, engine: FakeEngine) -> None:

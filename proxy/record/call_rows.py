@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from proxy.errors import LimitReached, NotFound, RolloutClosed, SeedCollision
+from proxy.errors import LimitReached, NotFound, RolloutClosed, SeedCollision, TakenOver
 from proxy.ids import pack_ids
 from proxy.model import Call, CallId, Claimed, Draw, Failure, GroupFlag, JsonObject, Reservation, Reserved
 from proxy.record.bodies import keep_request
@@ -48,7 +48,7 @@ insert into calls (
     :ask_hash, :idempotency_key
 )
 """
-_STANDING = "select state, failure_kind from calls where call_id = ?"
+_STANDING = "select state, failure_kind, earlier from calls where call_id = ?"
 _RECORD = """
 update calls set
     state = :state, lease_until = null, failure_kind = :failure_kind, uncaptured = :uncaptured,
@@ -106,12 +106,15 @@ def record(connection: Connection, memory: TokenMemory, calls: Sequence[Call]) -
 def _record_one(connection: Connection, memory: TokenMemory, call: Call, *, broke: bool) -> bool:
     """False where the outcome came too late.
 
-    An outcome is written once, with one exception: `proxy_died` was a guess from a lapsed lease, and gives way.
+    An outcome is written once, with one exception: `proxy_died` was a guess from a lapsed lease, and gives way. Where
+    the draw was tried again upon that guess the call is the later try's: raises TakenOver.
     """
     rollout_id = call.plan.ask.identity.rollout_id
     expire_rollout(connection, rollout_id, call.timing.started_at + call.timing.ended_s)
     rollout = connection.execute(_ROLLOUT, (rollout_id,)).fetchone()
     standing = connection.execute(_STANDING, (call.plan.call_id,)).fetchone()
+    if standing and len(json.loads(standing["earlier"])) != call.plan.tries:
+        raise TakenOver("the proxy was silent for so long that another try at this draw was made: its reply counts")
     if standing and not _awaits_outcome(standing):
         return bool(standing["state"] != "late")
     if rollout and rollout["state"] != "open":

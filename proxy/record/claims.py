@@ -16,7 +16,8 @@ from proxy.record.database import Connection, Row
 MOST_BREAKS = 2
 
 _CANDIDATES = """
-select request_id, call_id, choice, occurrence, seed, state, failure_kind, claimable, broken, idempotency_key, document
+select request_id, call_id, choice, occurrence, seed, state, failure_kind, claimable, broken, idempotency_key, earlier,
+    case when state = 'failed' then document end as document
 from calls where rollout_id = ? and ask_hash = ? and state in ('reserved', 'done', 'failed') order by seq
 """
 _CLAIM = "update calls set claimable = null, idempotency_key = coalesce(idempotency_key, :key) where call_id = :call_id"
@@ -48,6 +49,11 @@ class Candidate:
         """The Idempotency-Key that it was asked or repeated with."""
         key: str | None = self.rows[0]["idempotency_key"]
         return key
+
+    @property
+    def tries(self) -> int:
+        """How often it was tried and failed."""
+        return len(json.loads(self.rows[0]["earlier"])) + self.has_failed
 
     @property
     def is_abandoned(self) -> bool:
@@ -110,6 +116,7 @@ def write_claim(connection: Connection, claim: Claim, asked: Reservation) -> Cla
         seeds=tuple(row["seed"] for row in candidate.rows),
         standing="again" if candidate.has_failed else "running" if is_running else "recorded",
         reason=claim.reason,
+        tries=candidate.tries,
     )
 
 

@@ -163,7 +163,7 @@ class Store(Protocol):
         """Put the outcomes of one request into its reserved rows, all or none, idempotent by call_id.
 
         Returns the flags that this raised on the group. Raises RolloutClosed when the rollout was closed meanwhile: the
-        results are counted as late and not added.
+        results are counted as late and not added. Raises TakenOver where the draw was given up and is tried again.
         """
 
     async def sweep(self, now: float) -> int:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.errors import LimitReached, RolloutClosed
+from proxy.errors import LimitReached, RolloutClosed, TakenOver
 from proxy.model import Claimed, JsonObject, Outcome
 from proxy.record.store import Store
 from tests import make
@@ -13,6 +13,8 @@ from tests.contracts.conftest import Reopen
 from tests.contracts.harness import BROKEN, UNHEARD, Harness, calls_of
 
 pytestmark = pytest.mark.anyio
+
+LAPSED = make.STARTED_AT + 1000
 
 
 class TestLosses:
@@ -62,7 +64,7 @@ class TestLosses:
         """Tokens of one try never stand beside the failure of another."""
         await harness.record(await harness.ask(), BROKEN)
         await harness.ask()
-        await store.sweep(make.STARTED_AT + 1000)
+        await store.sweep(LAPSED)
 
         document = await harness.document()
         assert (document["failure"]["kind"], document["completion_token_ids"]) == ("proxy_died", None)
@@ -167,6 +169,50 @@ class TestLosses:
 
         assert (await harness.document())["deliveries"][0]["outcome"] == "delivered"
         assert (await harness.ask()).draw.occurrence == 1
+
+
+class TestTries:
+    """A process that was silent for longer than its lease, and the one that took its draw over meanwhile."""
+
+    @pytest.mark.parametrize("late", [make.completion(answer=(9,)), BROKEN], ids=["answered", "failed"])
+    async def test_a_try_that_was_taken_over_says_nothing(self, harness: Harness, late: Outcome) -> None:
+        """Neither while the later try runs nor after it: what is on record is what its client is shown."""
+        slow = await harness.ask()
+        await harness.store.sweep(LAPSED)
+        again = await harness.ask()
+        with pytest.raises(TakenOver):
+            await harness.record(slow, late)
+        reserved = await harness.document()
+        await harness.reply(again)
+        with pytest.raises(TakenOver):
+            await harness.record(slow, late)
+        done = await harness.document()
+
+        assert (again.claim.standing, again.claim.tries) == ("again", 1)
+        assert (reserved["state"], done["state"]) == ("reserved", "done")
+        assert done["completion_token_ids"] == [*make.ANSWER, make.END]
+
+    async def test_a_try_that_failed_by_itself_is_over(self, harness: Harness) -> None:
+        """Its record comes once; a second one is no word about the next try."""
+        first = await harness.ask()
+        await harness.fail(first)
+        again = await harness.ask()
+        with pytest.raises(TakenOver):
+            await harness.record(first, UNHEARD)
+
+        assert (await harness.document())["state"] == "reserved"
+        await harness.reply(again)
+        assert (await harness.document())["state"] == "done"
+
+    async def test_tries_are_counted(self, harness: Harness) -> None:
+        """The record of each is taken while it is the latest, also told twice."""
+        for tries in range(4):
+            asked = await harness.ask()
+            assert all(plan.tries == tries for plan in asked.plans)
+            await harness.fail(asked)
+            await harness.record(asked, UNHEARD)
+
+        assert len((await harness.document())["earlier_failures"]) == 3
 
 
 class TestDeliberateRepeats:
@@ -456,7 +502,7 @@ class TestSets:
     async def test_a_set_of_a_dead_proxy_is_claimed_whole(self, harness: Harness, store: Store) -> None:
         """All choices are settled at once."""
         first = await harness.ask(choices=3)
-        assert await store.sweep(make.STARTED_AT + 1000) == 3
+        assert await store.sweep(LAPSED) == 3
         again = await harness.ask(choices=3)
 
         assert (again.claim.standing, again.call_ids) == ("again", first.call_ids)
@@ -532,7 +578,7 @@ class TestDeliveries:
     async def test_a_slow_proxy_that_delivers_after_all_has_lost_nothing(self, harness: Harness, store: Store) -> None:
         """What a lapsed lease had made believe goes with the guess."""
         asked = await harness.ask()
-        await store.sweep(make.STARTED_AT + 1000)
+        await store.sweep(LAPSED)
         await harness.reply(asked)
         await harness.end(asked)
 
@@ -542,7 +588,7 @@ class TestDeliveries:
         """The guess does not hide what is known."""
         asked = await harness.ask()
         await harness.leave(asked)
-        await store.sweep(make.STARTED_AT + 1000)
+        await store.sweep(LAPSED)
         await harness.reply(asked)
 
         assert (await harness.ask()).claim.standing == "recorded"
