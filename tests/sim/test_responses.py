@@ -37,6 +37,7 @@ TOOLS = [
     {"type": "namespace", "name": "agents", "description": "", "tools": [{**ADD, "name": "spawn"}]},
     {"type": "custom", "name": "patch", "description": "Patches."},
     {"type": "web_search"},
+    {"type": "function", "name": "wait"},
 ]
 EARLIER: list[Json] = [
     {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "be brief"}]},
@@ -176,7 +177,8 @@ def test_a_conversation_is_the_prompt_that_chat_makes_of_it(engine: FakeEngine) 
     """Roles, parts, thoughts, calls and outputs: the tokens are the same, and so is the draw."""
     greedy = {"model": "tiny", "temperature": 0, "top_k": 1}
     patch = in_chat("patch", "Patches.", properties={"input": {"type": "string"}}, required=["input"])
-    tools = [in_chat("add"), in_chat("agents__spawn"), patch]
+    bare = {"type": "function", "function": {"name": "wait", "parameters": {}}}
+    tools = [in_chat("add"), in_chat("agents__spawn"), patch, bare]
     one = post(engine, {**greedy, "max_output_tokens": 300, "input": EARLIER, "tools": TOOLS}).json()
     asked = {**greedy, "max_tokens": 300, "messages": EARLIER_IN_CHAT, "tools": tools}
     other = httpx.post(f"{engine.url}/v1/chat/completions", json=asked).json()

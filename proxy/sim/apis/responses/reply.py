@@ -13,6 +13,8 @@ Status = Literal["in_progress", "completed", "incomplete", "failed"]
 ENDED: dict[str | None, Status] = {"length": "incomplete", "abort": "failed"}
 """By chat's finish reason; any other completes the response."""
 SAID = {"reasoning": "reasoning", "content": "message"}
+UNTOLD = {"description": None, "parameters": None, "strict": None}
+"""What a function need not say of itself."""
 BESIDE_TEXT: dict[str, Json] = {"reasoning": {}, "message": {"logprobs": []}}
 """What the events of an item's text have beside it."""
 TOLD_AGAIN: Json = {
@@ -155,7 +157,7 @@ class Items:
             "incomplete_details": None,
             "model": self._ask.model,
             "output": list(self._output),
-            "tools": [tool for tool in body.get("tools") or () if tool["type"] == "function"],
+            "tools": [{**UNTOLD, **tool} for tool in body.get("tools") or () if tool["type"] == "function"],
             "usage": None,
             **{name: usual if body.get(name) is None else body[name] for name, usual in TOLD_AGAIN.items()},
             **fields,
