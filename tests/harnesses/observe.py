@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from tests.harnesses.harness import Json
-from tests.harnesses.script import LOOK, text_of
+from tests.harnesses.heard import text_of
+from tests.harnesses.script import LOOK
 from tests.harnesses.stage import Performance
 
 

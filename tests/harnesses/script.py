@@ -12,6 +12,7 @@ from typing import Any
 
 from proxy.sim.script import Say, ToolSay
 from tests.harnesses.harness import Harness, ToolUse
+from tests.harnesses.heard import Heard, heard_in, text_of
 
 Json = dict[str, Any]
 READ = "Read the note in note.txt and tell me what it says."
@@ -61,12 +62,15 @@ class Play:
 
     def __init__(self, parts: Mapping[str, Part]) -> None:
         self._parts = parts
+        self.heard: list[Heard] = []
+        """What each request about a task told, in order."""
 
     def says(self, body: Json) -> list[Say]:
         """The one turn that fits; none where the conversation is about no task of ours."""
         if (scene := self._scene(body)) is None:
             return []
         task, messages = scene
+        self.heard.append(heard_in(messages))
         turn = self._parts[task].turn(messages)
         calls = (ToolSay(turn.call[0], json.dumps(turn.call[1])),) if turn.call else ()
         return [Say(turn.say, calls=calls)]
@@ -109,11 +113,3 @@ def is_torso(message: Json) -> bool:
     """A message that holds the beginning of the reply that breaks off, and nothing else."""
     text = text_of(message).strip()
     return bool(text) and TORSO.startswith(text) and not message.get("tool_calls")
-
-
-def text_of(message: Json) -> str:
-    """All the text of a message."""
-    content = message.get("content")
-    if isinstance(content, list):
-        return "\n".join(str(piece.get("text", "")) for piece in content if isinstance(piece, dict))
-    return str(content or "")

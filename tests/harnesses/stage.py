@@ -11,6 +11,7 @@ from typing import Any
 from proxy.sim.script import Fault
 from proxy.sim.server import SimEngine
 from tests.harnesses.harness import Aim, Harness, Json
+from tests.harnesses.heard import Heard
 from tests.harnesses.kit.running import Run, run_harness
 from tests.harnesses.script import ANSWER, NOTE, READ, Play, parts_for
 from tests.served import ServedProxy, served, settings_for
@@ -24,23 +25,25 @@ STYLING = re.compile(r"\x1b\[[0-9;]*m|\s+")
 
 
 @dataclass(frozen=True, slots=True)
-class Performance:
-    """What a harness did, and what Rollpin has on record of it."""
+class Show:
+    """What a harness did, and what the model heard of it."""
 
     run: Run
-    calls: tuple[Json, ...]
-    trajectory: Json
+    heard: tuple[Heard, ...]
     engine_requests: int
 
     @property
     def answered(self) -> bool:
         """It ended well and told what only the note says."""
-        return has_answered(self.run)
+        return self.run.status == 0 and ANSWER in STYLING.sub(" ", self.run.output)
 
 
-def has_answered(run: Run) -> bool:
-    """It ended well and told what only the note says."""
-    return run.status == 0 and ANSWER in STYLING.sub(" ", run.output)
+@dataclass(frozen=True, slots=True)
+class Performance(Show):
+    """A show of which Rollpin has a record."""
+
+    calls: tuple[Json, ...]
+    trajectory: Json
 
 
 class Stage:
@@ -71,19 +74,19 @@ class Stage:
         proxy = self._holding if held else self._proxy
         rollout = proxy.rollout(group=f"{harness.name}-{self._count}")
         aim = Aim(rollout.created["base_url"], rollout.created["api_key"], timeout_s)
-        run, asked = self._let_loose(harness, task, aim, trouble)
+        show = self._let_loose(harness, task, aim, trouble)
         calls = tuple(proxy.settled_calls(rollout.rollout_id, 30))
         told = proxy.control.get(f"/rollouts/{rollout.rollout_id}/trajectory", params={"include": "all"})
         assert told.status_code == 200, told.text
-        return Performance(run, calls, told.json(), asked)
+        return Performance(show.run, show.heard, show.engine_requests, calls, told.json())
 
     def perform_without_rollpin(
         self, harness: Harness, *, trouble: Fault | None = None, timeout_s: int | None = None
-    ) -> tuple[Run, int]:
-        """Let it do the plain task straight at the engine; also how many calls that took."""
+    ) -> Show:
+        """Let it do the plain task straight at the engine."""
         return self._let_loose(harness, READ, Aim(f"{self._engine.url}/v1", "none", timeout_s), trouble)
 
-    def _let_loose(self, harness: Harness, task: str, aim: Aim, trouble: Fault | None) -> tuple[Run, int]:
+    def _let_loose(self, harness: Harness, task: str, aim: Aim, trouble: Fault | None) -> Show:
         self._count += 1
         folder = self._folder / f"{harness.name}-{self._count}"
         (folder / "work").mkdir(parents=True)
@@ -96,7 +99,7 @@ class Stage:
         run = run_harness(
             setup.command, folder, env={**setup.quiet, **setup.env}, files=setup.files, limit_s=harness.limit_s
         )
-        return run, len(self._engine.requests) - before
+        return Show(run, tuple(play.heard), len(self._engine.requests) - before)
 
 
 class Cast:

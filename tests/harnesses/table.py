@@ -38,7 +38,8 @@ MEANINGS: Mapping[Column, str] = {
     "side calls": "calls besides the task's own, and what they are for; they are not trained on",
     "sub-agents": "the task handed to another agent: `own lane` says that its calls are recorded, their parents found, "
     "and that they stand in branches of kind `subagent`",
-    "direct": "the same answer with as many model calls as straight at the engine, without Rollpin",
+    "direct": "the same answer with as many model calls, in which the model heard the same, as straight at the engine, "
+    "without Rollpin",
 }
 Cells = Mapping[Column, str]
 

@@ -21,7 +21,7 @@ from tests.harnesses.observe import (
     signals,
 )
 from tests.harnesses.script import DELEGATE, TORSO
-from tests.harnesses.stage import HEARTBEAT_S, Stage, has_answered
+from tests.harnesses.stage import HEARTBEAT_S, Stage
 
 PATIENCE_S = 4
 """How long harnesses wait where they can be told: longer than an engine that is well ever takes on a busy machine."""
@@ -77,11 +77,14 @@ def test_what_a_harness_sends_is_what_its_page_says(harness: Harness, stage: Sta
 
 
 def test_it_does_the_same_without_rollpin(harness: Harness, stage: Stage, see: See) -> None:
-    """The same answer after as many calls."""
-    seen, (run, asked) = stage.task(harness), stage.perform_without_rollpin(harness)
+    """The same answer after as many calls, in which the model heard the same."""
+    seen, direct = stage.task(harness), stage.perform_without_rollpin(harness)
 
-    assert has_answered(run), run
-    see(harness, "direct", "same" if asked == seen.engine_requests else f"{asked}, not {seen.engine_requests} calls")
+    assert direct.answered, direct.run
+    assert direct.heard
+    assert direct.heard == seen.heard
+    asked, usual = direct.engine_requests, seen.engine_requests
+    see(harness, "direct", "same" if asked == usual else f"{asked}, not {usual} calls")
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
@@ -96,8 +99,8 @@ def test_a_retry_counts_once(harness: Harness, trouble: Trouble, stage: Stage, s
     assert counted_once(seen)
     assert seen.answered or seen.run.status, seen.run
     if not seen.answered:
-        run, _ = stage.perform_without_rollpin(harness, trouble=fault, timeout_s=timeout_s)
-        see(harness, trouble, "ends when told" if has_answered(run) else "gives up")
+        direct = stage.perform_without_rollpin(harness, trouble=fault, timeout_s=timeout_s)
+        see(harness, trouble, "ends when told" if direct.answered else "gives up")
         return
     done = [call for call in seen.calls if call["state"] == "done"]
     assert len(done) == harness.turns + len(harness.side_calls)
