@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from proxy.engine.dialect import engine_messages
 from proxy.engine.pool import DIALECTS
 from proxy.engine.upstream import Answer as Told
-from proxy.engine.upstream import Upstream, decoded_text, told_error
+from proxy.engine.upstream import Upstream, decoded_text, rendered_ids, told_error
 from proxy.errors import EngineFault
-from proxy.ids import are_ids, pack_ids, shared_ids
+from proxy.ids import pack_ids, shared_ids
 from proxy.model import (
     Ask,
     EngineFacts,
@@ -208,10 +208,10 @@ async def settle(steps: Steps, template: Template) -> Tail | Refused:
 def _ids(told: Told) -> tuple[int, ...] | Unrendered:
     if told.status == 400:
         return Unrendered(told_error(told))
-    ids = told.body.get("tokens") if told.status == 200 and isinstance(told.body, dict) else None
-    if not are_ids(ids):
+    ids = rendered_ids(told)
+    if ids is None:
         raise EngineFault("engine_malformed", 502, f"/tokenize answered {told.status}: {told.text}")
-    return tuple(ids)
+    return ids
 
 
 def _text(told: Told) -> str:

@@ -8,7 +8,7 @@ from proxy.engine.gate import minds_classes
 from proxy.engine.lab import Lab
 from proxy.engine.look import Look
 from proxy.engine.proof import Drawn
-from proxy.engine.upstream import Upstream
+from proxy.engine.upstream import Answer, Upstream
 from proxy.errors import EngineFault
 from proxy.model import EngineFacts, JsonObject, Profile, Proof
 
@@ -36,6 +36,7 @@ class Bench:
     upstream: Upstream
     profiles: Sequence[Profile]
     require_replayable: bool
+    later_system: Literal["keep", "as_user"]
     look: Look
     drawn: Drawn
     proof: Proof
@@ -53,6 +54,12 @@ class Bench:
         engine = self.lab.engine
         answer = await self.upstream.question(engine.url, path, api_key=engine.api_key)
         return answer.body if answer.status == 200 else None
+
+    async def ask(self, path: str, body: JsonObject) -> Answer:
+        """A question about the engine's model."""
+        engine = self.lab.engine
+        told = {"model": self.facts.model} | body
+        return await self.upstream.question(engine.url, path, told, api_key=engine.api_key)
 
     async def refused_ask(self, more: JsonObject) -> str | None:
         """The engine's refusal of a call that nothing can run of; None where it was no refusal."""

@@ -74,6 +74,13 @@ CHECKS = (
         server.rendering,
     ),
     Check(
+        "later_system",
+        "Does its chat template print system messages behind the first words?",
+        "a Messages conversation that holds one is refused by the engine, or goes on without it",
+        both('set `later_system = "as_user"`: the Messages API then tells them as the user\'s'),
+        server.later_system,
+    ),
+    Check(
         "seeds",
         "Does the same seed draw the same tokens, and another seed others?",
         "no call can be drawn again; if two seeds draw the same, a group's samples are one and its advantages are 0",

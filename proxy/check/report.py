@@ -85,6 +85,7 @@ async def check_engine(engine: EngineSettings, settings: Settings, upstream: Ups
         upstream,
         profiles,
         settings.require_replayable,
+        settings.later_system,
         look,
         drawn,
         proof,

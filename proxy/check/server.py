@@ -1,11 +1,15 @@
 """Checks of what the server says of itself, without a token drawn."""
 
 from proxy.check.bench import Bench, Seen
-from proxy.engine.upstream import KEEPALIVE_EXPIRY_S
+from proxy.engine.upstream import KEEPALIVE_EXPIRY_S, decoded_text, rendered_ids, told_error
+from proxy.errors import EngineFault
 
 # Somewhat longer than the proxy itself keeps an idle connection.
 IDLE_S = KEEPALIVE_EXPIRY_S + 0.5
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
+
+# Words of a message in the middle of a conversation.
+LATER = "From here on, mind the seventh gap."
 
 
 async def identity(bench: Bench) -> Seen:
@@ -22,6 +26,34 @@ async def rendering(bench: Bench) -> Seen:
     if bench.facts.fingerprint is None:
         return Seen("warn", "/tokenize does not render messages: no fingerprint, and no exact prefixes")
     return Seen("pass", f"/tokenize renders messages and tools; fingerprint {bench.facts.fingerprint[7:19]}")
+
+
+async def later_system(bench: Bench) -> Seen:
+    """Whether the template prints a system message that is not the first, or at least a user's in its place."""
+    if bench.facts.fingerprint is None:
+        return Seen("skip", "/tokenize does not render messages")
+    refused = await _refused_later(bench, "system")
+    if refused is None:
+        return Seen("pass", "a system message behind the first words is printed where it stands")
+    if (as_users := await _refused_later(bench, "user")) is not None:
+        return Seen("warn", f"{refused}; told as the user's: {as_users}", "serve another chat template")
+    if bench.later_system == "as_user":
+        return Seen("pass", f"{refused}; it is told as the user's")
+    return Seen("warn", refused)
+
+
+async def _refused_later(bench: Bench, role: str) -> str | None:
+    """What the template has against a message of this role behind the first words; None where it prints it."""
+    hello = {"role": "user", "content": "Hello."}
+    said = {"role": "assistant", "content": "Hello."}
+    answer = await bench.ask("/tokenize", {"messages": [hello, said, {"role": role, "content": LATER}, hello]})
+    if answer.status == 400:
+        return f"refused: {told_error(answer)[:120]}"
+    ids = rendered_ids(answer) or ()
+    text = decoded_text(await bench.ask("/detokenize", {"tokens": list(ids), "skip_special_tokens": False}))
+    if text is None:
+        raise EngineFault("engine_malformed", 502, f"/tokenize or /detokenize answered nothing of use: {answer.text}")
+    return None if LATER in text else "left out without a word"
 
 
 async def parsers(bench: Bench) -> Seen:

@@ -9,7 +9,7 @@ from proxy.engine.controls import reported_version
 from proxy.engine.dialect import CHAT_PATH
 from proxy.engine.fingerprint import BATTERY, fingerprint, undated
 from proxy.engine.nemo_rl import PREFIX_FIELD
-from proxy.engine.upstream import Answer, Upstream, decoded_text
+from proxy.engine.upstream import Answer, Upstream, decoded_text, rendered_ids
 from proxy.errors import EngineFault, EngineUnready
 from proxy.model import EngineFacts, EngineKind, JsonObject
 
@@ -134,24 +134,24 @@ class Look:
 
     async def _fingerprint(self, facts: EngineFacts) -> str | None:
         """What it makes of the battery on whatever day; None where it does not render on request."""
-        renders: list[list[int] | None] = []
+        renders: list[tuple[int, ...] | None] = []
         for conversation in BATTERY:
             answer = await self._question("/tokenize", {"model": facts.model} | conversation)
-            ids = _ids(answer)
+            ids = rendered_ids(answer)
             if ids is None and answer.status != 400:
                 return None
             renders.append(ids and await self._undated(facts, ids))
         return fingerprint(facts.kind, facts.model, renders)
 
-    async def _undated(self, facts: EngineFacts, ids: list[int]) -> list[int]:
+    async def _undated(self, facts: EngineFacts, ids: tuple[int, ...]) -> tuple[int, ...]:
         """The ids of a render as they would be without today's date in it; as they are where it has none."""
-        body = {"model": facts.model, "tokens": ids, "skip_special_tokens": False}
+        body = {"model": facts.model, "tokens": list(ids), "skip_special_tokens": False}
         text = decoded_text(await self._question("/detokenize", body)) or ""
         plain = undated(text, clock.today())
         if plain == text:
             return ids
         body = {"model": facts.model, "prompt": plain, "add_special_tokens": False}
-        return _ids(await self._question("/tokenize", body)) or ids
+        return rendered_ids(await self._question("/tokenize", body)) or ids
 
     async def _vocabulary(self, facts: EngineFacts) -> int | None:
         """The number of ids, read out of the refusal of an impossible logit bias; None where asking is not safe."""
@@ -222,12 +222,6 @@ def _kind_of(model: JsonObject) -> EngineKind:
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
-
-
-def _ids(answer: Answer) -> list[int] | None:
-    """The ids in an answer of /tokenize, if there are any."""
-    told = answer.body if answer.status == 200 and isinstance(answer.body, dict) else {}
-    return told.get("tokens") or None
 
 
 def _text(body: Any, name: str) -> str:

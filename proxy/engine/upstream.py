@@ -20,6 +20,7 @@ from proxy.canonical import strict_json
 from proxy.engine.gate import Gates, Passage
 from proxy.engine.sse import read_data
 from proxy.errors import EngineFault
+from proxy.ids import are_ids
 from proxy.model import EngineRef, EngineRequest, JsonObject
 
 # Both engines' servers close idle connections after 5 s; reusing one at that moment is a spurious failure.
@@ -65,6 +66,12 @@ def decoded_text(answer: Answer) -> str | None:
     told = answer.body if answer.status == 200 and isinstance(answer.body, dict) else {}
     text = told.get("text", told.get("prompt"))
     return text if isinstance(text, str) else None
+
+
+def rendered_ids(answer: Answer) -> tuple[int, ...] | None:
+    """The ids in an answer of /tokenize; None where there are none."""
+    told = answer.body.get("tokens") if answer.status == 200 and isinstance(answer.body, dict) else None
+    return tuple(told) if told and are_ids(told) else None
 
 
 def told_error(answer: Answer) -> str:

@@ -9,6 +9,7 @@ import pytest
 from proxy.check.report import Line, Report, check_all, document, status_of
 from tests.check.router import router
 from tests.fakes import FakeEngine, Fault
+from tests.fakes.front import Strict, serving
 from tests.served import settings_for
 
 pytestmark = pytest.mark.anyio
@@ -153,6 +154,31 @@ async def test_an_engine_that_cuts_prompts_fails(tmp_path: Path) -> None:
 
     assert line.seen.verdict == "fail"
     assert "--allow-auto-truncate" in line.remedy
+
+
+@pytest.mark.parametrize(("refuses", "seen"), [(True, "refused: System message"), (False, "left out without a word")])
+async def test_a_template_without_later_system_messages_is_named_with_the_setting(
+    tmp_path: Path,
+    refuses: bool,  # noqa: FBT001
+    seen: str,
+) -> None:
+    """It may refuse them, or leave them out; with the setting all is well."""
+    with FakeEngine("vllm") as engine, serving(Strict(engine, "system", refuses=refuses)) as url:
+        kept = by_name(await checked(tmp_path, url))["later_system"]
+        told = by_name(await checked(tmp_path, url, later_system="as_user"))["later_system"]
+
+    assert kept.seen.verdict == "warn"
+    assert kept.seen.what.startswith(seen)
+    assert 'later_system = "as_user"' in kept.remedy
+    assert told.seen.verdict == "pass"
+
+
+async def test_a_template_that_takes_neither_is_not_mended_by_the_setting(tmp_path: Path) -> None:
+    """Roles may have to take turns."""
+    with FakeEngine("vllm") as engine, serving(Strict(engine, "system", "user", refuses=True)) as url:
+        line = by_name(await checked(tmp_path, url))["later_system"]
+
+    assert (line.seen.verdict, line.remedy) == ("warn", "serve another chat template")
 
 
 @pytest.mark.parametrize("fault", [Fault.no_ids(), Fault.wrong_count(), Fault.no_logprobs(), Fault.null_logprob()])

@@ -70,6 +70,26 @@ class Dated(Front):
         return JSONResponse(answer.json(), answer.status_code)
 
 
+class Strict(Front):
+    """Its template takes no message of these roles but in front: it refuses, or prints nothing for it."""
+
+    def __init__(self, vllm: FakeEngine, *roles: str, refuses: bool) -> None:
+        super().__init__(vllm)
+        self.roles = roles
+        self.refuses = refuses
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await request.json()
+        messages = body.get("messages") or []
+        later = [place for place, message in enumerate(messages) if place > 1 and message["role"] in self.roles]
+        if later and self.refuses:
+            return JSONResponse({"error": {"message": "System message must be at the beginning."}}, 400)
+        if later:
+            body["messages"] = [message for place, message in enumerate(messages) if place not in later]
+        answer = self._vllm.post(request.url.path, json=body)
+        return JSONResponse(answer.json(), answer.status_code)
+
+
 @contextlib.contextmanager
 def serving(server: Front) -> Iterator[str]:
     """The server on a free port, by its URL."""
