@@ -20,6 +20,7 @@ from pydantic import (
     SecretStr,
     ValidationError,
     ValidationInfo,
+    field_serializer,
     field_validator,
     model_validator,
 )
@@ -34,6 +35,7 @@ from pydantic_settings import (
 
 from proxy.errors import BadAsk
 from proxy.model import LANE_HEADERS, Profile
+from proxy.store_url import MASK, checked_store_url, shown_store_url, sqlite_path, store_secrets
 
 CONFIG_FILE = "rollpin.toml"
 CONFIG_VARIABLE = "ROLLPIN_CONFIG"
@@ -334,7 +336,10 @@ class Settings(BaseSettings):
         "reasoning_content", pattern=r"^[a-z_]+$", description="Where clients find the reasoning text."
     )
 
-    store: str = Field("sqlite:///rollpin.db", description="Where records live.")
+    store: str = Field(
+        "sqlite:///rollpin.db",
+        description="Where records live: `sqlite:///PATH`, or `postgresql://…` for several proxies.",
+    )
     durability: Literal["fsync", "wal"] = Field(
         "fsync", description="fsync survives a machine crash, wal a crash of the process."
     )
@@ -445,9 +450,11 @@ class Settings(BaseSettings):
     @field_validator("store")
     @classmethod
     def _known_store(cls, value: str) -> str:
-        if not value.startswith("sqlite:///") or value == "sqlite:///":
-            raise ValueError(f"{value!r}: write sqlite:///PATH (other stores are not built yet)")
-        return value
+        return checked_store_url(value)
+
+    @field_serializer("store", when_used="json")
+    def _without_password(self, value: str) -> str:
+        return shown_store_url(value, MASK)
 
     @model_validator(mode="after")
     def _agree(self) -> "Settings":
@@ -482,12 +489,12 @@ class Settings(BaseSettings):
     def secrets(self) -> tuple[str, ...]:
         """Every secret that was set: none may be logged."""
         named = (self.admin_token, self.read_token, self.key_secret, *(engine.api_key for engine in self.engines))
-        return tuple(secret.get_secret_value() for secret in named if secret)
+        return (*(secret.get_secret_value() for secret in named if secret), *store_secrets(self.store))
 
     @property
     def store_path(self) -> Path:
-        """The SQLite file of `store`."""
-        return Path(self.store.removeprefix("sqlite:///"))
+        """The SQLite file of `store`; raises ValueError where it is none."""
+        return sqlite_path(self.store)
 
 
 def _listed(text: str) -> Any:
@@ -562,4 +569,4 @@ def _fault(item: ErrorDetails, noun: str) -> list[str]:
 def _may_hold_a_secret(where: str) -> bool:
     """Whether what stood there is better not shown: a secret, or what may carry one, as a URL may a password."""
     last = where.rpartition(".")[2]
-    return last in SECRETS or last == "engines" or last.endswith("url")
+    return last in {*SECRETS, "engines", "store"} or last.endswith("url")

@@ -16,7 +16,7 @@ from proxy.keys import Keys, load_keys
 from proxy.model import CallId, Finding
 from proxy.pauses import Pauses
 from proxy.profiles import Profiles
-from proxy.record.sqlite import SqliteStore
+from proxy.record.opening import store_at
 from proxy.record.store import Store
 from proxy.request.templates import Templates
 from proxy.running import Turns
@@ -73,8 +73,8 @@ async def wire(settings: Settings) -> Wiring:
     if minted:
         log.warning("secrets were minted", file=str(settings.secrets_file.resolve()))
     owner = clock.new_id("px")
-    cassette = await open_tape(settings.cassette, settings.store_path) if settings.cassette else None
-    store = ScratchStore() if cassette else SqliteStore(settings.store_path, durability=settings.durability)
+    cassette = await open_tape(settings.cassette, settings.store) if settings.cassette else None
+    store = ScratchStore() if cassette else store_at(settings.store, settings.durability)
     await store.open()
     profiles = Profiles(settings.profiles)
     for name in profiles.restore(await store.stored_profiles()):

@@ -1,9 +1,20 @@
 """What every test shares."""
 
+from collections.abc import Iterator
+
 import pytest
+
+from tests.postgres import PostgresServer, running_server
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     """Servers and stores run on asyncio alone."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server for all tests that ask for it; where it does not start they fail with its words."""
+    with running_server() as server:
+        yield server

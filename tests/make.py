@@ -39,6 +39,8 @@ from proxy.model import (
 from proxy.request.conversation import read_conversation
 
 STARTED_AT = 1_700_000_000.0
+LEASE_S = 30
+OWNER = "proxy-1"
 SEED = 1234
 PROMPT = (101, 102, 103)
 ANSWER = (201, 202)
@@ -192,8 +194,8 @@ def reservation(*planned: Plan, **changes: Any) -> Reservation:
         api=first.ask.api,
         stream=first.ask.stream,
         asked_at=first.started_at,
-        lease_until=first.started_at + 30,
-        owner="proxy-1",
+        lease_until=first.started_at + LEASE_S,
+        owner=OWNER,
     )
     return replace(made, **changes)
 

@@ -6,11 +6,11 @@ with the same canonical conversation, occurrence and choice, which are what its 
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from proxy.cassette.departure import Departure, depart
 from proxy.model import Ask, JsonObject, Plan, Rollout, RolloutId
-from proxy.record.sqlite import SqliteReading, open_reading
+from proxy.record.opening import open_reading
+from proxy.record.row_store import StoreReading
 from proxy.record.store import RolloutFilter
 from proxy.request.conversation import read_conversation
 
@@ -30,7 +30,7 @@ class Track:
 class Tape:
     """A run out of a store that is only read."""
 
-    def __init__(self, run: str, reading: SqliteReading, rollouts: Sequence[Rollout]) -> None:
+    def __init__(self, run: str, reading: StoreReading, rollouts: Sequence[Rollout]) -> None:
         self.run = run
         self._reading = reading
         self._by_id = {rollout.rollout_id: rollout for rollout in rollouts}
@@ -117,12 +117,12 @@ def _tracks(calls: Sequence[JsonObject]) -> Iterator[Track]:
         yield Track(call, told.history, (told.tools_hash, told.template_hash))
 
 
-async def open_tape(run: str, path: Path) -> Tape:
-    """A run of a store, which may be in use.
+async def open_tape(run: str, store: str) -> Tape:
+    """A run of the store at a URL, which may be in use.
 
     Raises ValueError where there is nothing to play, StoreDown and StoreUnreadable.
     """
-    reading = await open_reading(path)
+    reading = await open_reading(store)
     try:
         tape = Tape(run, reading, [rollout async for rollout in _rollouts(run, reading)])
         await tape.load()
@@ -132,7 +132,7 @@ async def open_tape(run: str, path: Path) -> Tape:
     return tape
 
 
-async def _rollouts(run: str, reading: SqliteReading) -> AsyncIterator[Rollout]:
+async def _rollouts(run: str, reading: StoreReading) -> AsyncIterator[Rollout]:
     cursor: str | None = None
     while True:
         page = await reading.rollouts(RolloutFilter(run=run), cursor, PAGE)

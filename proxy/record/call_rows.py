@@ -56,7 +56,9 @@ update calls set
     parent_outcome = :parent_outcome, parent_reason = :parent_reason, prompt_tokens = :prompt_tokens,
     completion_tokens = :completion_tokens, prompt_base_call_id = :prompt_base_call_id,
     prompt_shared = :prompt_shared, prompt_ids = :prompt_ids, completion_ids = :completion_ids,
-    logprobs = :logprobs, document = :document, completion_hash = :completion_hash, ids_hash = :ids_hash,
+    logprobs = :logprobs, message = :message, document = :document, completion_hash = :completion_hash,
+    ids_hash = :ids_hash, prefix_eligible = :prefix_eligible, prefix_supplied = :prefix_supplied,
+    prefix_reason = :prefix_reason,
     claimable = case when :state <> 'failed' then nullif(claimable, 'failed')
         else coalesce(claimable, case when :failure_kind = 'client_gone' then 'client_gone' else 'failed' end) end,
     broken = broken + :broke

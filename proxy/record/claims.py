@@ -26,11 +26,11 @@ _FORGET = "update calls set claimable = null where call_id = ?"
 _AGAIN = """
 update calls set state = 'reserved', owner = :owner, lease_until = :lease_until,
     failure_kind = null, prompt_tokens = 0, completion_tokens = 0, prompt_base_call_id = null, prompt_shared = null,
-    prompt_ids = null, completion_ids = null, logprobs = null, document = null,
-    earlier = json_insert(earlier, '$[#]', json(:failure))
+    prompt_ids = null, completion_ids = null, logprobs = null, message = null, document = null,
+    prefix_eligible = null, prefix_supplied = null, prefix_reason = null, earlier = :earlier
 where call_id = :call_id
 """
-_DELIVERY = "insert into deliveries (delivery_id, call_id, claim, started_at) values (?, ?, ?, ?)"
+_DELIVERY = "insert into deliveries (delivery_id, call_id, claim, started_at, owner) values (?, ?, ?, ?, ?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def begin_delivery(
     connection: Connection, asked: Reservation, call_ids: Sequence[CallId], reason: ClaimReason | None
 ) -> None:
     """One client begins to read these calls."""
-    rows = [(asked.delivery_id, call_id, reason, asked.asked_at) for call_id in call_ids]
+    rows = [(asked.delivery_id, call_id, reason, asked.asked_at, asked.owner) for call_id in call_ids]
     connection.executemany(_DELIVERY, rows)
 
 
@@ -141,7 +141,7 @@ def _try_again(connection: Connection, row: Row, asked: Reservation) -> None:
             "call_id": row["call_id"],
             "owner": asked.owner,
             "lease_until": asked.lease_until,
-            "failure": json.dumps(failure),
+            "earlier": json.dumps([*json.loads(row["earlier"]), failure]),
         },
     )
 

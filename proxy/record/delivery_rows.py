@@ -1,8 +1,10 @@
 """Deliveries as rows: who read a request's calls, and what was lost on the way."""
 
+from collections.abc import Sequence
+
 from proxy import clock
 from proxy.model import Delivery
-from proxy.record.database import Connection
+from proxy.record.database import Connection, Row
 
 _END = """
 update deliveries set ended_at = :ended_at, outcome = :outcome, events = :events
@@ -35,6 +37,14 @@ def end_delivery(connection: Connection, delivery: Delivery) -> None:
 
 def lose_all(connection: Connection) -> None:
     """Readings that a dead process left open: nobody knows how far they came."""
-    now = clock.now()
-    for row in connection.execute(_LASTING).fetchall():
+    _lose(connection, connection.execute(_LASTING).fetchall(), clock.now())
+
+
+def lose_of(connection: Connection, owner: str, now: float) -> None:
+    """The same, for one of several processes."""
+    _lose(connection, connection.execute(f"{_LASTING} and owner = ?", (owner,)).fetchall(), now)
+
+
+def _lose(connection: Connection, lasting: Sequence[Row], now: float) -> None:
+    for row in lasting:
         end_delivery(connection, Delivery(row["delivery_id"], now, "lost", 0))

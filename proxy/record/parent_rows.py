@@ -12,7 +12,7 @@ from proxy.record.rows import arrived
 # Candidates, whether any beginning is known, and ids of tool calls, in one look. The joins run in the order of their
 # telling: one probe of an index for each value that is given.
 _SEARCH = """
-select 'candidate' as found, seq, call_id as name, history, document ->> '$.message' as told, ids_hash,
+select 'candidate' as found, seq, call_id as name, history, message as told, ids_hash,
     exists (
         select 1 from deliveries where deliveries.call_id = calls.call_id and deliveries.outcome = 'delivered'
     ) as is_delivered

@@ -25,9 +25,8 @@ select state, failure_kind, count(*) as calls, sum(uncaptured) as uncaptured,
 from calls where rollout_id = ? group by state, failure_kind
 """
 _PREFIXES = """
-select json_extract(document, '$.prefix.eligible') as eligible, json_extract(document, '$.prefix.supplied') as supplied,
-    json_extract(document, '$.prefix.reason') as reason, count(*) as calls
-from calls where rollout_id = ? and state = 'done' group by 1, 2, 3
+select prefix_eligible as eligible, prefix_supplied as supplied, prefix_reason as reason, count(*) as calls
+from calls where rollout_id = ? and state = 'done' group by prefix_eligible, prefix_supplied, prefix_reason
 """
 _DROP = (
     "delete from deliveries where call_id in (select call_id from calls where rollout_id = ?)",

@@ -3,8 +3,10 @@
 When a write is durable stands in the writer. A kind of store adds how it is opened, and who is dead by then.
 """
 
+import asyncio
 from collections.abc import Sequence
 
+from proxy import clock
 from proxy.errors import RolloutClosed
 from proxy.model import (
     Call,
@@ -47,6 +49,18 @@ class StoreReading:
     def name(self) -> str:
         """As people are told of it; holds no secret."""
         return self._database.name
+
+    async def open(self) -> None:
+        """Check that a store of this version is there. Raises StoreDown and StoreUnreadable."""
+        try:
+            await asyncio.to_thread(self._check)
+        except self._database.error as error:
+            raise self._database.down(error) from error
+        self._reader.start()
+
+    def _check(self) -> None:
+        """Raise StoreDown or StoreUnreadable, or what the driver raises."""
+        raise NotImplementedError
 
     async def close(self) -> None:
         await self._reader.stop()
@@ -165,7 +179,7 @@ class RowStore(StoreReading):
         await self._writer.write(lambda db: weight_rows.stay_alive(db, owner, until, now), durable=False)
 
     async def leave(self, owner: str) -> None:
-        await self._writer.write(lambda db: weight_rows.leave(db, owner), durable=False)
+        await self._writer.write(lambda db: weight_rows.leave(db, owner, clock.now()), durable=False)
 
     async def acknowledge(self, owner: str, pause_id: str) -> None:
         await self._writer.write(lambda db: weight_rows.acknowledge(db, owner, pause_id), durable=True)

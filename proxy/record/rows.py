@@ -87,6 +87,10 @@ def outcome_columns(call: Call) -> Columns:
         "completion_tokens": len(tokens.completion_ids) or _reported(completion, "completion_tokens"),
         "completion_ids": pack_ids(tokens.completion_ids) if captured else None,
         "logprobs": pack_logprobs(tokens.logprobs) if captured else None,
+        "message": json.dumps(completion.message) if completion else None,
+        "prefix_eligible": call.plan.prefix.eligible,
+        "prefix_supplied": call.plan.prefix.supplied,
+        "prefix_reason": call.plan.prefix.reason,
     }
 
 
@@ -158,6 +162,8 @@ def call_document(row: Mapping[str, Any], ids: bytes | None, extra: JsonObject) 
         "parent": _parent(row),
         **_UNKNOWN,
         **kept,
+        # Where documents of older versions hold the message, the column holds the same.
+        "message": json.loads(row["message"]) if row["message"] else None,
         "seed": _seed(row, kept.get("seed") or {}),
         "timing": kept.get("timing") or _untimed(row),
         "outcome": json.loads(row["outcome"]) if row["outcome"] else None,
@@ -216,7 +222,6 @@ def _reply(completion: Completion) -> JsonObject:
         "finish_reason": completion.finish_reason,
         "matched_stop": completion.matched_stop,
         "audit_candidates": [list(map(list, one)) for one in completion.candidates] or None,
-        "message": completion.message,
         "engine_message": completion.engine_message,
         "usage": completion.usage,
         "capture": {"complete": completion.captured, "gaps": list(completion.capture_gaps)},

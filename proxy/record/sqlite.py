@@ -25,14 +25,6 @@ class SqliteReading(StoreReading):
         self._path = Path(path)
         super().__init__(SqliteDatabase(self._path))
 
-    async def open(self) -> None:
-        """Check that the file is there and of this version."""
-        try:
-            await asyncio.to_thread(self._check)
-        except sqlite3.Error as error:
-            raise store_down(error, self._path) from error
-        self._reader.start()
-
     def _check(self) -> None:
         if not self._path.exists():
             raise StoreDown(f"store {self._path}: no such file")
@@ -89,10 +81,3 @@ class SqliteStore(RowStore):
         self._inode = self._path.stat().st_ino
         with closing(connect_writing(self._path)) as connection:
             migrate(connection, read_migrations())
-
-
-async def open_reading(path: Path | str) -> SqliteReading:
-    """A store opened to look at, also while a proxy serves from it."""
-    reading = SqliteReading(path)
-    await reading.open()
-    return reading

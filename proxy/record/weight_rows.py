@@ -3,6 +3,7 @@
 from proxy.errors import Conflict
 from proxy.model import Pause, Weights
 from proxy.record.database import Connection, Row
+from proxy.record.delivery_rows import lose_of
 
 _IN_FORCE = "select pause_id, mode, asked_at, lease_until from pauses where ended_at is null"
 _BEGIN = "insert into pauses (pause_id, mode, asked_at, lease_until) values (?, ?, ?, ?)"
@@ -43,16 +44,24 @@ def end_pause(connection: Connection, at: float) -> None:
 
 
 def stay_alive(connection: Connection, owner: str, until: float, now: float) -> None:
-    """Note a sign of life, and forget who has given none."""
-    connection.execute("delete from replicas where alive_until <= ?", (now,))
+    """Note a sign of life, and part with those who have given none."""
     connection.execute(_ALIVE, {"owner": owner, "until": until})
+    part_with_silent(connection, now)
+
+
+def part_with_silent(connection: Connection, now: float) -> None:
+    """Forget replicas that have given no sign of life for too long."""
+    for silent in connection.execute("select owner from replicas where alive_until <= ?", (now,)).fetchall():
+        leave(connection, silent["owner"], now)
 
 
 def acknowledge(connection: Connection, owner: str, pause_id: str) -> None:
     connection.execute(_ACKNOWLEDGE, (pause_id, owner))
 
 
-def leave(connection: Connection, owner: str) -> None:
+def leave(connection: Connection, owner: str, now: float) -> None:
+    """A replica has ended, and whoever was reading from it reads no more."""
+    lose_of(connection, owner, now)
     connection.execute("delete from replicas where owner = ?", (owner,))
 
 

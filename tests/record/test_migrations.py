@@ -10,7 +10,8 @@ from proxy.model import CallId, RolloutId
 from proxy.record.connection import connect_writing, create_private
 from proxy.record.faults import StoreUnreadable
 from proxy.record.migrations import Migration, migrate, missing, read_migrations
-from proxy.record.sqlite import SqliteStore, open_reading
+from proxy.record.opening import open_reading
+from proxy.record.sqlite import SqliteStore
 from proxy.request.conversation import read_conversation
 from tests import make
 
@@ -136,4 +137,4 @@ async def test_a_newer_file_is_refused(path: Path) -> None:
 async def test_a_reader_does_not_migrate(path: Path) -> None:
     """It says what has to be done instead."""
     with pytest.raises(StoreUnreadable, match="older version"):
-        await open_reading(path)
+        await open_reading(f"sqlite:///{path}")

@@ -12,7 +12,8 @@ import pytest
 from proxy.errors import StoreDown
 from proxy.ids import ID_BYTES
 from proxy.model import CallId, RolloutId
-from proxy.record.sqlite import SqliteStore, open_reading
+from proxy.record.opening import open_reading
+from proxy.record.sqlite import SqliteStore
 from proxy.record.store import RolloutFilter, Store
 from tests import make
 from tests.record.recorder import CALLERS
@@ -117,7 +118,7 @@ async def test_a_reader_sees_what_a_running_proxy_writes(path: Path) -> None:
     """Looking needs no lock."""
     store = SqliteStore(path)
     await store.open()
-    reading = await open_reading(path)
+    reading = await open_reading(f"sqlite:///{path}")
     await store.create_rollouts([make.rollout()])
 
     assert await reading.rollout(RolloutId("r1")) == make.rollout()
@@ -131,7 +132,7 @@ async def test_a_reader_makes_no_file(path: Path) -> None:
     """A mistyped path is an error, not an empty store."""
     for _ in range(2):
         with pytest.raises(StoreDown, match="no such file"):
-            await open_reading(path)
+            await open_reading(f"sqlite:///{path}")
 
 
 @pytest.mark.anyio

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from proxy import clock
+from proxy.record.database import Connection
 from proxy.record.faults import StoreUnreadable
 
 _LEDGER = """
@@ -41,13 +42,22 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> 
 
 def missing(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> list[Migration]:
     """The steps that a file has not had yet."""
-    applied = _applied(connection)
+    return missing_of(_applied(connection), migrations)
+
+
+def missing_of(applied: set[str], migrations: Sequence[Migration]) -> list[Migration]:
+    """The steps that are not among those applied; raises StoreUnreadable where one of these is not known here."""
     if unknown := applied - {migration.name for migration in migrations}:
         raise StoreUnreadable(
             f"the store was written by a newer version (unknown migration {', '.join(sorted(unknown))}): "
-            "use that version, or another file"
+            "use that version, or another store"
         )
     return [migration for migration in migrations if migration.name not in applied]
+
+
+def stamp(connection: Connection, migration: Migration) -> None:
+    """Note that a step was taken."""
+    connection.execute("insert into schema_migrations values (?, ?)", (migration.name, clock.iso(clock.now())))
 
 
 def _applied(connection: sqlite3.Connection) -> set[str]:
@@ -64,7 +74,7 @@ def _read(file_name: str, sql: str) -> Migration:
 def _apply(connection: sqlite3.Connection, migration: Migration) -> None:
     try:
         connection.executescript("begin immediate;\n" + migration.sql)
-        connection.execute("insert into schema_migrations values (?, ?)", (migration.name, clock.iso(clock.now())))
+        stamp(connection, migration)
         connection.execute("commit")
     except sqlite3.Error:
         connection.rollback()
