@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from proxy.commands.ending import end, settings_or_end
 from proxy.commands.lines import indented
 from proxy.errors import ProxyError
+from proxy.store_url import SQLITE, shown_store_url
 from proxy.verify.audit import Auditor
 from proxy.verify.faults import CHECKS, REMEDIES, Fault
 from proxy.verify.story import Looking, Report, verify_store
@@ -29,7 +30,7 @@ def verify(
         Path | None, typer.Argument(help="SQLite file of a store; by default that of the settings.")
     ] = None,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Look also where a proxy serves from it, at one moment's state.")
+        bool, typer.Option("--read-only", help="Look also where a proxy serves from the file, at one moment's state.")
     ] = False,
     run_seed: Annotated[
         int | None, typer.Option(min=0, help="Root of seeds, for records that do not name theirs.")
@@ -44,18 +45,18 @@ def verify(
     Status 0 where all hold, 1 where one does not, 2 where the store could not be looked at.
     """
     settings = settings_or_end([], None, to_serve=False)
-    path, root = file or settings.store_path, settings.run_seed if run_seed is None else run_seed
+    place, root = file or settings.store, settings.run_seed if run_seed is None else run_seed
     auditor = Auditor() if audit else None
     try:
         with progress() as tell:
             looking = Looking(run_seed=root, tell=tell, **({"also": auditor} if auditor else {}))
-            report = verify_store(path, looking, beside=read_only)
+            report = verify_store(place, looking, beside=read_only)
     except ProxyError as error:
         end(error.message, NOT_LOOKED_AT)
     if as_json:
         typer.echo(json.dumps(report_document(report, auditor)))
     else:
-        show(path, report, auditor)
+        show(str(place if file else shown_store_url(settings.store).removeprefix(SQLITE)), report, auditor)
     raise typer.Exit(HAS_FAULTS if report.faults else 0)
 
 
@@ -89,11 +90,11 @@ def report_document(report: Report, auditor: Auditor | None = None) -> dict[str,
     }
 
 
-def show(path: Path, report: Report, auditor: Auditor | None = None) -> None:
+def show(name: str, report: Report, auditor: Auditor | None = None) -> None:
     """What was looked at, then the faults by check, the remedy once for each."""
     console = Console(highlight=False, markup=False)
     looked = f"{report.rollouts} rollouts, {report.calls} calls, {report.tokens} generated tokens"
-    console.print(f"{path}: {looked}")
+    console.print(f"{name}: {looked}")
     if report.unended:
         console.print(f"{report.unended} calls have no outcome: running now, or left by a proxy that died")
     if report.unseeded:

@@ -25,7 +25,7 @@ from proxy.store_url import MASK, shown_store_url, store_secrets
 # Whoever holds the store's lock works in milliseconds; one that stands still is cut off by the server, and until then
 # the others are told rather than kept.
 LOCK_TIMEOUT_S = 5
-STANDSTILL_S = 5
+STANDSTILL_S = 15
 CONNECT_TIMEOUT_S = 5
 # A server that vanished without a word is noticed after this.
 SILENCE_S = 15
@@ -36,16 +36,16 @@ _OPTIONS = {
     "keepalives_idle": SILENCE_S,
     "fallback_application_name": "rollpin",
 }
-_SETTINGS = (
+_WRITING = (
     f"set lock_timeout = '{LOCK_TIMEOUT_S}s'",
     f"set idle_in_transaction_session_timeout = '{STANDSTILL_S}s'",
     "set client_min_messages = warning",
 )
+_READING = ("set default_transaction_read_only = on",)
 # One lock for each schema, since each may hold a store of its own.
 _LOCK = "select pg_advisory_xact_lock(hashtext('rollpin'), hashtext(current_schema()))"
 _LEDGER = "create table if not exists schema_migrations (name text primary key, applied_at text not null)"
 _HAS_LEDGER = "select to_regclass('schema_migrations') is not null as is_there"
-_READ_ONLY = "set default_transaction_read_only = on"
 
 
 # Errors of one statement's own making: the job that ran it fails, its neighbours and the store do not.
@@ -67,10 +67,10 @@ class PostgresDatabase:
         return psycopg.Error
 
     def connect_writing(self) -> PostgresConnection:
-        return PostgresConnection(partial(open_session, self._url, _SETTINGS, **_OPTIONS))
+        return PostgresConnection(partial(open_session, self._url, _WRITING, **_OPTIONS))
 
     def connect_reading(self) -> PostgresConnection:
-        return PostgresConnection(partial(open_session, self._url, (*_SETTINGS, _READ_ONLY), **_OPTIONS))
+        return PostgresConnection(partial(open_session, self._url, _READING, **_OPTIONS))
 
     def begin_writing(self, connection: Connection, *, synced: bool) -> None:
         assert isinstance(connection, PostgresConnection)  # noqa: S101  it is one of ours
@@ -104,8 +104,7 @@ class PostgresReading(StoreReading):
 
     def _check(self) -> None:
         with closing(self._postgres.connect_reading()) as connection:
-            if missing_of(applied_steps(connection), read_migrations("postgres")):
-                raise StoreUnreadable(f"store {self.name} is of an older version: start `rollpin serve` on it once")
+            check_version(connection, self.name)
 
 
 class PostgresStore(RowStore):
@@ -142,6 +141,15 @@ class PostgresStore(RowStore):
                 connection.execute(step.sql)
                 stamp(connection, step)
             connection.execute("commit")
+
+
+def check_version(connection: Connection, name: str) -> None:
+    """Raise StoreUnreadable unless a store of this very version is there."""
+    if steps := missing_of(applied_steps(connection), read_migrations("postgres")):
+        lacks = ", ".join(step.name for step in steps)
+        raise StoreUnreadable(
+            f"store {name} is of an older version, or none (it lacks {lacks}): start `rollpin serve` on it once"
+        )
 
 
 def applied_steps(connection: Connection) -> set[str]:

@@ -1,24 +1,47 @@
-"""A store file opened to be looked at, so that looking changes nothing: neither the file nor what stands beside it."""
+"""A store opened to be looked at, so that looking changes nothing: neither a file nor what stands beside it."""
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 
 from proxy.errors import StoreDown
 from proxy.record.connection import connect_snapshot
+from proxy.record.database import Connection
 from proxy.record.faults import StoreInUse, StoreUnreadable, store_down
 from proxy.record.lock import FileLock
 from proxy.record.migrations import missing, read_migrations
+from proxy.store_url import is_postgres, sqlite_path
+
+
+def opened(place: Path | str, *, beside: bool) -> AbstractContextManager[Connection]:
+    """One snapshot of the store at a URL, or in a SQLite file; `beside` looks at a file that a proxy serves from, too.
+
+    Raises StoreInUse where a proxy does and that was not asked for, StoreUnreadable for a store of another version or
+    for what is no store at all, StoreDown where it cannot be read.
+    """
+    if isinstance(place, str) and is_postgres(place):
+        return opened_postgres(place)
+    return opened_file(sqlite_path(place) if isinstance(place, str) else place, beside=beside)
 
 
 @contextmanager
-def opened(path: Path, *, beside: bool) -> Iterator[sqlite3.Connection]:
-    """One snapshot of a store; `beside` looks at it also while a proxy serves from it.
+def opened_postgres(url: str) -> Iterator[Connection]:
+    """One snapshot of a database, whoever writes to it."""
+    from proxy.record.postgres import PostgresDatabase, check_version  # noqa: PLC0415  psycopg is an extra
 
-    Raises StoreInUse where a proxy does and that was not asked for, StoreUnreadable for a file of another version or
-    of no store at all, StoreDown where it cannot be read.
-    """
+    database = PostgresDatabase(url)
+    try:
+        with closing(database.connect_reading()) as connection:
+            database.begin_reading(connection)
+            check_version(connection, database.name)
+            yield connection
+    except database.error as error:
+        raise database.down(error) from error
+
+
+@contextmanager
+def opened_file(path: Path, *, beside: bool) -> Iterator[Connection]:
     if not path.is_file():
         raise StoreDown(f"store {path}: no such file")
     with ExitStack() as held:

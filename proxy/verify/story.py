@@ -53,11 +53,12 @@ class Report:
     faults: list[Fault] = field(default_factory=list)
 
 
-def verify_store(path: Path, looking: Looking, *, beside: bool = False) -> Report:
+def verify_store(place: Path | str, looking: Looking, *, beside: bool = False) -> Report:
     """Everything that is wrong with a store. Raises StoreInUse, StoreUnreadable and StoreDown: see `opened`."""
     report = Report()
-    with opened(path, beside=beside) as connection:
-        report.faults += _check_file(connection)
+    with opened(place, beside=beside) as connection:
+        if isinstance(connection, sqlite3.Connection):
+            report.faults += _check_file(connection)
         if report.faults:
             return report
         run_seed = _kept_run_seed(connection) if looking.run_seed is None else looking.run_seed
@@ -70,7 +71,7 @@ def verify_store(path: Path, looking: Looking, *, beside: bool = False) -> Repor
     return report
 
 
-def _check_file(connection: Connection) -> Iterator[Fault]:
+def _check_file(connection: sqlite3.Connection) -> Iterator[Fault]:
     """SQLite's own look at pages, indices and constraints."""
     for (told,) in connection.execute("pragma integrity_check"):
         if told != "ok":

@@ -4,13 +4,14 @@ import asyncio
 import sys
 
 from proxy.model import Rollout
-from proxy.record.sqlite import SqliteStore
+from proxy.record.opening import store_at
+from proxy.record.store import Store
 from tests import make
 
 CALLERS = 40
 
 
-async def record_on(store: SqliteStore, rollout: Rollout) -> None:
+async def record_on(store: Store, rollout: Rollout) -> None:
     """One harness that talks on and on."""
     number = 0
     while True:
@@ -21,8 +22,8 @@ async def record_on(store: SqliteStore, rollout: Rollout) -> None:
         number += 1
 
 
-async def main(path: str) -> None:
-    store = SqliteStore(path)
+async def main(url: str) -> None:
+    store = store_at(url)
     await store.open()
     rollouts = await store.create_rollouts([make.rollout(f"r{n}") for n in range(CALLERS)])
     await asyncio.gather(*(record_on(store, rollout) for rollout in rollouts))

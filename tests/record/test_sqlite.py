@@ -20,7 +20,7 @@ from tests.record.recorder import CALLERS
 
 ACKNOWLEDGED = 400
 TURNS = 200
-ROOM_PER_CALL = 6000
+ROOM_PER_CALL = 6100
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -37,7 +37,7 @@ def not_a_store(path: Path) -> Path:
 
 def kill_amid_recording(path: Path) -> list[str]:
     """What a recorder had acknowledged when it was killed."""
-    command = [sys.executable, "-m", "tests.record.recorder", str(path)]
+    command = [sys.executable, "-m", "tests.record.recorder", f"sqlite:///{path}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as recorder:
         assert recorder.stdout
         told = [recorder.stdout.readline() for _ in range(ACKNOWLEDGED)]
