@@ -111,7 +111,7 @@ def test_the_same_requests_get_the_recorded_replies(proxy: ServedProxy, recorded
     said = [words(reply) for reply in converse(client_of(proxy, "task-0"))]
     copy = sqlite3.connect(f"file:{recorded / 'rollpin.db'}?mode=ro", uri=True)
     told = copy.execute(
-        "select json_extract(document, '$.message') from calls where rollout_id = 'task-0' order by seq limit 2"
+        "select message from calls where rollout_id = 'task-0' order by seq limit 2"
     ).fetchall()
     copy.close()
     assert said == [json.loads(message) for (message,) in told]
