@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -114,9 +115,9 @@ async def test_what_one_process_records_another_goes_on_from(stores) -> None:  #
     await one.reserve(asking)
     await one.record([make.call(planned, make.failure(partial=make.completion(answer=(7, 8))))])
     again = await other.reserve(make.reservation(make.plan(), repeat=make.repeat("same")))
-    await other.record([make.call(planned, make.completion(answer=(9,)))])
-
     assert isinstance(again, Claimed)
+    await other.record([make.call(replace(planned, tries=again.tries), make.completion(answer=(9,)))])
+
     for store in (one, other):
         turn = await store.sampled_turn(RolloutId("r1"), planned.call_id)
         assert turn is not None
