@@ -110,9 +110,7 @@ def test_the_same_requests_get_the_recorded_replies(proxy: ServedProxy, recorded
     """With the rollout's old URL and key, though it was finished; tool-call ids included."""
     said = [words(reply) for reply in converse(client_of(proxy, "task-0"))]
     copy = sqlite3.connect(f"file:{recorded / 'rollpin.db'}?mode=ro", uri=True)
-    told = copy.execute(
-        "select message from calls where rollout_id = 'task-0' order by seq limit 2"
-    ).fetchall()
+    told = copy.execute("select message from calls where rollout_id = 'task-0' order by seq limit 2").fetchall()
     copy.close()
     assert said == [json.loads(message) for (message,) in told]
 
