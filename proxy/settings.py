@@ -56,6 +56,13 @@ LONGEST_TTL_S = 1_000_000_000
 # TOML has no null.
 NO_LIMIT = "none"
 
+BUILT_IN_RULES = {
+    "title_call": "side_title_calls",
+    "commit_message": "side_known_calls",
+    "memory_extraction": "side_known_calls",
+}
+"""The switch of each rule about side calls that stands without any setting."""
+
 Secret = SecretStr | None
 chosen_file: ContextVar[Path | None] = ContextVar("chosen_file", default=None)
 """The file of --config while settings are loaded."""
@@ -287,6 +294,11 @@ class Settings(BaseSettings):
     side_title_calls: bool = Field(
         True, description="Take lone calls that are told to write a title out of trajectories."
     )
+    side_known_calls: bool = Field(
+        True,
+        description="Take what harnesses do for themselves, known by their words (commit messages, memories), out of"
+        " trajectories.",
+    )
     side_other_model: bool = Field(
         True, description="Take a lone call without tools for another model than the agent's out of trajectories."
     )
@@ -386,8 +398,8 @@ class Settings(BaseSettings):
         names = [rule.name for rule in value]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"named twice: {', '.join(twice)}")
-        if "title_call" in names:
-            raise ValueError("title_call is built in: switch it off by side_title_calls, and name yours otherwise")
+        if taken := next((name for name in names if name in BUILT_IN_RULES), None):
+            raise ValueError(f"{taken} is built in: switch it off by {BUILT_IN_RULES[taken]}, and name yours otherwise")
         return value
 
     @field_validator("engines", mode="before")

@@ -60,6 +60,7 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("side-calls", '[{"name": "a", "colour": 1}]', ("side_calls.0.colour: no such setting",)),
     ("side-calls", '[{"name": "a", "alone": true}, {"name": "a", "has_tools": true}]', ("side_calls:", "twice")),
     ("side-calls", '[{"name": "title_call", "alone": true}]', ("side_calls:", "side_title_calls")),
+    ("side-calls", '[{"name": "commit_message", "alone": true}]', ("side_calls:", "side_known_calls")),
     ("side-uncertain", "maybe", ("side_uncertain:",)),
     ("later-system", "drop", ("later_system:",)),
     ("constrained-training", "yes", ("constrained_training:",)),
@@ -174,6 +175,7 @@ def test_every_bounded_setting_has_a_wrong_value_in_the_table() -> None:
         "auto_register",
         "heartbeat_unstreamed",
         "hold_streams",
+        "side_known_calls",
         "side_other_model",
         "side_title_calls",
     }

@@ -11,7 +11,7 @@ from proxy.settings import Settings, SideCallSettings
 from proxy.trajectory.assemble import assemble_calls
 from proxy.trajectory.call_facts import CallFacts, read_calls
 from proxy.trajectory.documents import trajectory_parts
-from proxy.trajectory.rules import TITLE_CALL, SideRule, TrajectoryRules
+from proxy.trajectory.rules import KNOWN_CALLS, TITLE_CALL, SideRule, TrajectoryRules
 from proxy.wiring import Wiring
 
 # A page is held as documents, whose lists of ids take ten times the room of packed ones.
@@ -64,8 +64,9 @@ def rules_of(wiring: Wiring) -> TrajectoryRules:
 
 def side_rules(settings: Settings) -> tuple[SideRule, ...]:
     """One's own rules first, so that they can keep what a built-in one would take out."""
-    built_in = (TITLE_CALL,) if settings.side_title_calls else ()
-    return (*map(_rule, settings.side_calls), *built_in)
+    titles = (TITLE_CALL,) if settings.side_title_calls else ()
+    known = KNOWN_CALLS if settings.side_known_calls else ()
+    return (*map(_rule, settings.side_calls), *titles, *known)
 
 
 def _rule(told: SideCallSettings) -> SideRule:

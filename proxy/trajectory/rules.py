@@ -49,13 +49,20 @@ class SideRule:
 
 # Title calls of coding agents go to the main model, in the main session, so nothing but their text tells them.
 TITLE_CALL = SideRule("title_call", system_contains="title", most_messages=3, alone=True)
+# What harnesses do for themselves, by their own words (Aider 0.86.2, Qwen Code 0.24.4): nothing else tells it, as the
+# one has no tools in any call, and the other's agent has tools and the conversation in front.
+KNOWN_CALLS = (
+    SideRule("commit_message", system_contains="commit messages based on the provided diffs", has_tools=False),
+    SideRule("memory_extraction", system_contains="managed memory extraction subagent"),
+)
+BUILT_IN = (TITLE_CALL, *KNOWN_CALLS)
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryRules:
     """The choices that assembly leaves to a trainer."""
 
-    side_rules: tuple[SideRule, ...] = (TITLE_CALL,)
+    side_rules: tuple[SideRule, ...] = BUILT_IN
     """The first that matches a call decides about it."""
     other_model_is_side: bool = True
     """Whether a lone root that asks for another model than the agent's is taken for a side call."""

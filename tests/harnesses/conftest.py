@@ -15,12 +15,13 @@ See = Callable[[Harness, Column, str], None]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every test is for each harness; those that CI has no time for are marked as long."""
-    if "harness" in metafunc.fixturenames:
-        marks = {harness.name: () if harness.name in IN_CI else (pytest.mark.long,) for harness in ROSTER}
-        metafunc.parametrize(
-            "harness", [pytest.param(h, marks=marks[h.name], id=h.name) for h in ROSTER], scope="session"
-        )
+    """Every test is for each harness, or each that does a thing; those that CI has no time for are marked as long."""
+    casts = {"harness": ROSTER, "housekeeper": [harness for harness in ROSTER if harness.afterwards]}
+    for name, cast in casts.items():
+        if name in metafunc.fixturenames:
+            marks = [() if one.name in IN_CI else (pytest.mark.long,) for one in cast]
+            params = [pytest.param(one, marks=own, id=one.name) for one, own in zip(cast, marks, strict=True)]
+            metafunc.parametrize(name, params, scope="session")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,9 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Install what the chosen tests need, before any of them has a time limit."""
-    wanted = [item.callspec.params["harness"] for item in session.items if hasattr(item, "callspec")]
+    params = [value for item in session.items if hasattr(item, "callspec") for value in item.callspec.params.values()]
     if not session.config.option.collectonly:
-        ensure_all(harness.package for harness in wanted if isinstance(harness, Harness))
+        ensure_all(harness.package for harness in params if isinstance(harness, Harness))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

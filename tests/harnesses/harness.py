@@ -80,12 +80,12 @@ class Harness:
     streams: bool = False
     side_calls: tuple[str, ...] = ()
     """What its calls besides the task's are for."""
+    afterwards: tuple[str, ...] = ()
+    """What it calls for besides when a task took no tool."""
     marks: frozenset[str] = frozenset()
     """Headers by which it names its session."""
     agent_marks: frozenset[str] = frozenset()
     """Headers that only its sub-agents send."""
-    gives_up: frozenset[Trouble] = frozenset()
-    """After which trouble it ends the task, with Rollpin or without."""
     ends_when_told: frozenset[Trouble] = frozenset()
     """After which trouble it ends the task since Rollpin tells of it, and would go on after a wordless break."""
     goes_on: frozenset[Trouble] = frozenset()

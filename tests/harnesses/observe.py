@@ -49,6 +49,14 @@ def tells_any(call: Json, told: Iterable[str]) -> bool:
     return any(said in f"{text_of(message)} {message.get('tool_calls')}" for message in assistants for said in told)
 
 
+RULES = {
+    "title": "side_rule_title_call",
+    "commit message": "side_rule_commit_message",
+    "memory": "side_rule_memory_extraction",
+}
+"""Why calls are left out, by what they are for."""
+
+
 def side_calls(performance: Performance) -> Sequence[Json]:
     """Calls that the trajectory leaves out as no part of the task."""
     branches = [branch for branch in performance.trajectory["branches"] if branch["kind"] == "side"]
@@ -57,9 +65,27 @@ def side_calls(performance: Performance) -> Sequence[Json]:
 
 
 def purpose(call: Json) -> str:
-    """What a side call is for, by its own words."""
-    told = " ".join(map(text_of, call["messages"])).lower()
-    return "title" if "title" in told else "?"
+    """What a side call is for, by the words that it begins with."""
+    told = text_of(call["messages"][0]).lower()
+    return next((word for word in ("memory", "commit message", "title") if word in told), "?")
+
+
+def side_branches(performance: Performance) -> set[tuple[str, int]]:
+    """Why each branch of calls beside the task is one, and how many of its tokens are trained on."""
+    branches = [branch for branch in performance.trajectory["branches"] if branch["kind"] == "side"]
+    return {(reason, sum(branch["loss_mask"])) for branch in branches for reason in branch["trainable"]["reasons"]}
+
+
+def left_out(performance: Performance) -> dict[str, str]:
+    """Why calls stand in no branch that is trained on, by their ids."""
+    return {one["call_id"]: one["reason"] for one in performance.trajectory["excluded"]}
+
+
+def lost(calls: Iterable[Json]) -> set[str]:
+    """Why calls in which some reply is told have no parent."""
+    calls = list(calls)
+    told = {said for call in calls if (said := said_by(call))}
+    return {call["parent"]["reason"] for call in calls if tells_any(call, told) and not call["parent"]["call_id"]}
 
 
 def counted_once(performance: Performance) -> bool:

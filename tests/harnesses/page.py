@@ -104,24 +104,22 @@ def facts(harness: Harness) -> Iterator[str]:
     if harness.marks:
         yield f"Names its session in {listed(harness.marks)}."
     if harness.side_calls:
-        yield f"Makes calls of its own: {', '.join(harness.side_calls)}."
+        yield f"Makes calls of its own: {', '.join(dict.fromkeys(harness.side_calls))}."
+    if harness.afterwards:
+        yield f"Makes calls of its own where a task took no tool: {', '.join(harness.afterwards)}."
     if harness.delegate:
         marked = f"marks them by {listed(harness.agent_marks)}" if harness.agent_marks else "does not mark them"
         yield f"Hands tasks to sub-agents by the tool `{harness.delegate('')[0]}`, and {marked}."
     if harness.rewrites:
-        yield "Rewrites what stands before its reply, so later calls go on from nothing and are branches of their own."
-    if harness.gives_up:
-        told = {
-            "500": "a 500",
-            "529": "a 529",
-            "cut": "a reply that broke off in thought",
-            "cut in text": "one that broke off in its text",
-            "timeout": "its own time limit",
-        }
-        reasons = " or ".join(told[trouble] for trouble in sorted(harness.gives_up))
-        yield f"Ends the task, with Rollpin or without, after {reasons}."
+        yield (
+            "Rewrites what stands before its reply: a later call goes on from no recorded one (`root`, reason "
+            "`foreign_history`), and is a branch of its own, trained on as what it is."
+        )
     if harness.ends_when_told:
-        yield "Ends the task where an error is told in mid-stream; a wordless break it takes for the reply's end."
+        yield (
+            "Ends the task where an error is told in mid-stream, and takes a wordless break for the reply's end; with "
+            "[`hold_streams`](apis.md#held-streams) it asks again."
+        )
     if harness.time_limit == "silence":
         yield "Its time limit counts between the events of a stream, not before them."
     if harness.wants_outside:

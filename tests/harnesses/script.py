@@ -16,6 +16,8 @@ from tests.harnesses.heard import Heard, heard_in, text_of
 
 Json = dict[str, Any]
 READ = "Read the note in note.txt and tell me what it says."
+GREET = "Good morning to you."
+"""Takes no tool."""
 DELEGATE = "Let another agent read the note for you, and tell me what it says."
 LOOK = "Find out what the note holds."
 """What the other agent is told."""
@@ -91,14 +93,19 @@ class Play:
 
 
 def parts_for(harness: Harness) -> dict[str, Part]:
-    """The same three parts for any harness that has a shell."""
+    """The same parts for any harness that has a shell."""
     if harness.shell is None:
         return {READ: Part(tuple(map(Turn, harness.words)), None, needs_tools=False)}
     look = (
         Turn("First its size.", harness.shell("wc -c note.txt")),
         Turn("Now the note.", harness.shell("cat note.txt")),
     )
-    parts = {READ: Part(look, harness.finish), LOOK: Part(look[1:], harness.finish)}
+    greeting = Turn("Good morning.", harness.finish("Good morning.") if harness.finish else None)
+    parts = {
+        READ: Part(look, harness.finish),
+        LOOK: Part(look[1:], harness.finish),
+        GREET: Part((greeting,), harness.finish),
+    }
     if harness.delegate:
         parts[DELEGATE] = Part((Turn("I will ask another.", harness.delegate(LOOK)),), harness.finish, harness.wait)
     return parts

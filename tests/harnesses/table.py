@@ -32,7 +32,7 @@ MEANINGS: Mapping[Column, str] = {
     "cut": "the same where the engine's connection breaks while the model thinks; `ends when told` says that the "
     "harness ends the task because Rollpin tells of the break, and would have taken a wordless one for the reply's end",
     "cut in text": "the same where it breaks in the middle of what the model says; `goes on` says that the harness "
-    "kept the half and asked for the rest: the half is no done call, and the rest counts once",
+    "kept the half and asked for the rest: the half is left out as a failed call, and the rest counts once",
     "cut, held": "the same with [`hold_streams`](apis.md#held-streams), and signs of life before the break",
     "timeout": "the same where the engine falls silent for longer than the harness waits",
     "side calls": "calls besides the task's own, and what they are for; they are not trained on",
@@ -56,7 +56,7 @@ def expected(harness: Harness) -> Cells:
         "prefixes": f"{found} of {found}" if found else "none to give",
         **{trouble: expected_after(harness, trouble) for trouble in TROUBLES},
         "cut, held": "once" if harness.streams else "not streamed",
-        "side calls": ", ".join(harness.side_calls) or "makes none",
+        "side calls": ", ".join(dict.fromkeys(harness.side_calls + harness.afterwards)) or "makes none",
         "sub-agents": "own lane" if harness.delegate else "has none",
         "direct": "same",
     }
@@ -66,7 +66,7 @@ def expected_after(harness: Harness, trouble: Trouble) -> str:
     """What it does about an engine in trouble."""
     if trouble == "timeout" and harness.time_limit == "none":
         return "no such setting"
-    known = {"gives up": harness.gives_up, "ends when told": harness.ends_when_told, "goes on": harness.goes_on}
+    known = {"ends when told": harness.ends_when_told, "goes on": harness.goes_on}
     return next((cell for cell, troubles in known.items() if trouble in troubles), "once")
 
 

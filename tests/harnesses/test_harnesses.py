@@ -3,24 +3,30 @@
 A cell of the table is written down by `see`, which also holds it against what is known of the harness.
 """
 
+from collections.abc import Sequence
+
 import pytest
 
 from proxy.sim.script import Fault, Say
 from tests.harnesses.conftest import See
-from tests.harnesses.harness import TROUBLES, Harness, Trouble
+from tests.harnesses.harness import TROUBLES, Harness, Json, Trouble
 from tests.harnesses.observe import (
+    RULES,
     claims,
     counted_once,
     kinds_of,
+    left_out,
+    lost,
     of_sub_agent,
     parents,
     prefixes,
     purpose,
     recorded,
+    side_branches,
     side_calls,
     signals,
 )
-from tests.harnesses.script import DELEGATE, TORSO
+from tests.harnesses.script import DELEGATE, GREET, TORSO
 from tests.harnesses.stage import HEARTBEAT_S, Stage
 
 PATIENCE_S = 4
@@ -59,8 +65,29 @@ def test_a_task_is_done_and_recorded(harness: Harness, stage: Stage, see: See) -
     see(harness, "recorded", recorded(seen))
     see(harness, "parents", parents(seen.calls))
     see(harness, "prefixes", prefixes(seen.calls))
-    see(harness, "side calls", ", ".join(map(purpose, sides)) or "makes none")
+    assert lost(seen.calls) == ({"foreign_history"} if harness.rewrites else set())
+    assert [purpose(call) for call in sides] == list(harness.side_calls)
+    assert side_branches(seen) == {(RULES[purpose], 0) for purpose in harness.side_calls}
+    if not harness.afterwards:
+        see(harness, "side calls", listed(sides) or "makes none")
     assert counted_once(seen)
+
+
+def test_what_a_harness_does_for_itself_is_not_trained_on(housekeeper: Harness, stage: Stage, see: See) -> None:
+    """What was said took no tool, and then it goes on by itself, with the conversation in front."""
+    seen = stage.perform(housekeeper, GREET)
+    sides = side_calls(seen)
+
+    assert seen.run.status == 0, seen.run
+    assert kinds_of(seen, [call for call in seen.calls if call not in sides]) == {"main"}
+    assert len(seen.calls) == 1 + len(sides)
+    assert side_branches(seen) == {(RULES[purpose], 0) for purpose in housekeeper.afterwards}
+    see(housekeeper, "side calls", listed(sides))
+
+
+def listed(calls: Sequence[Json]) -> str:
+    """What calls are for, each purpose once."""
+    return ", ".join(dict.fromkeys(map(purpose, calls)))
 
 
 def test_what_a_harness_sends_is_what_its_page_says(harness: Harness, stage: Stage) -> None:
@@ -69,7 +96,7 @@ def test_what_a_harness_sends_is_what_its_page_says(harness: Harness, stage: Sta
     hosts = {line.split()[1] for line in seen.run.wanted_outside}
 
     assert {call["api"] for call in seen.calls} == {harness.api}
-    assert {call["stream"] for call in seen.calls} == {harness.streams}
+    assert {call["stream"] for call in seen.calls if call not in side_calls(seen)} == {harness.streams}
     assert {name for call in seen.calls for name in call["sampling"]["asked"]} == harness.asks
     assert {name for call in seen.calls for name in call["sampling"]["constrained"]} == harness.constrained
     assert signals(seen.calls) - {"user-agent"} == harness.marks
@@ -103,8 +130,11 @@ def test_a_retry_counts_once(harness: Harness, trouble: Trouble, stage: Stage, s
         see(harness, trouble, "ends when told" if direct.answered else "gives up")
         return
     done = [call for call in seen.calls if call["state"] == "done"]
+    halves = {call["call_id"]: call["failure"]["kind"] for call in seen.calls if call not in done}
     assert len(done) == harness.turns + len(harness.side_calls)
-    assert bool(claims(seen)) == (len(done) == len(seen.calls))
+    assert bool(claims(seen)) == (not halves)
+    assert left_out(seen).items() >= halves.items()
+    assert kinds_of(seen, done) == ({"main", "side"} if harness.side_calls else {"main"})
     see(harness, trouble, "once" if claims(seen) else "goes on")
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from proxy.control.assembly import side_rules
 from proxy.model import JsonObject
+from proxy.settings import BUILT_IN_RULES
 from proxy.settings_sources import load_settings
 from proxy.trajectory.assemble import assemble
 from proxy.trajectory.documents import trajectory_document
-from proxy.trajectory.rules import TITLE_CALL, SideRule, TrajectoryRules
+from proxy.trajectory.rules import BUILT_IN, SideRule, TrajectoryRules
 from tests import make
 from tests.trajectory.tape import Tape, title_call
 
@@ -113,6 +114,28 @@ def test_a_call_that_names_no_model_is_labelled_and_never_taken_out() -> None:
     assert found["branches"][1]["side_reason"] == "side_rule_any"
 
 
+def test_what_harnesses_do_for_themselves_is_known_by_its_words() -> None:
+    """Aider's commit messages, though no call of it has tools; Qwen Code's memory agent, though it has them."""
+    tape = Tape()
+    tape.root([1], [10], has_tools=False, **system("Act as an expert. Git commit messages are not your task."))
+    commit = "You are an engineer that generates concise, one-line Git commit messages based on the provided diffs."
+    tape.root([2], [11], has_tools=False, **system(commit))
+    memory = system("You are now acting as the managed memory extraction subagent.")
+    tape.child(tape.root([3], [12], **memory), [4], [13], **memory)
+
+    assert excluded(tape, *BUILT_IN) == {
+        "c1": "side_rule_commit_message",
+        "c2": "side_rule_memory_extraction",
+        "c3": "side_rule_memory_extraction",
+    }
+    assert excluded(tape) == {}
+
+
+def test_every_built_in_rule_has_a_switch() -> None:
+    """Which is named where one's own rule takes its name."""
+    assert set(BUILT_IN_RULES) == {rule.name for rule in BUILT_IN}
+
+
 def test_the_rules_of_the_page_do_what_it_says(tmp_path: Path) -> None:
     """Title calls of Claude Code and opencode go, a judge of the harness stays; the built-in rule comes last."""
     shown = PAGE.partition("<!-- side calls -->\n```toml\n")[2].partition("\n```")[0]
@@ -127,7 +150,7 @@ def test_the_rules_of_the_page_do_what_it_says(tmp_path: Path) -> None:
     tape.root([4], [13], lane_signals=claude, **lone, **system("You judge."), requested_model="judge-large")
     tape.root([5], [14], **lone, **system("A title, please."))
 
-    assert rules[-1] is TITLE_CALL
+    assert rules[-len(BUILT_IN) :] == BUILT_IN
     assert excluded(tape, *rules) == {
         "c1": "side_rule_claude_code_title",
         "c2": "side_rule_opencode_title",
@@ -137,6 +160,7 @@ def test_the_rules_of_the_page_do_what_it_says(tmp_path: Path) -> None:
 
 def test_built_in_rules_can_be_switched_off() -> None:
     """Each by its own setting."""
-    settings = load_settings(["--no-side-title-calls"], to_serve=False)
+    off = [f"--no-{switch.replace('_', '-')}" for switch in sorted(set(BUILT_IN_RULES.values()))]
 
-    assert side_rules(settings) == ()
+    assert [one.name for one in side_rules(load_settings(off[:1], to_serve=False))] == ["title_call"]
+    assert side_rules(load_settings(off, to_serve=False)) == ()

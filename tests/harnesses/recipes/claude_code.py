@@ -4,7 +4,6 @@ from tests.harnesses.harness import Aim, Harness, Setup
 from tests.harnesses.kit.packages import CLAUDE_CODE
 
 QUIET = {
-    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_TELEMETRY": "1",
     "DISABLE_ERROR_REPORTING": "1",
     "DISABLE_AUTOUPDATER": "1",
@@ -32,4 +31,5 @@ CLAUDE = Harness(
     asks=frozenset({"max_tokens"}),
     marks=frozenset({"x-claude-code-session-id"}),
     agent_marks=frozenset({"x-claude-code-agent-id"}),
+    wants_outside=frozenset({"api.anthropic.com:443"}),
 )

@@ -90,7 +90,7 @@ def aider(aim: Aim, task: str) -> Setup:
     command = (
         *(str(AIDER.folder / "bin" / "aider"), "--model", "openai/policy", *limit, "--edit-format", "whole"),
         *("--auto-test", "--test-cmd", "cat note.txt; exit 1", "--message", task, "answer.txt"),
-        *("--yes-always", "--no-pretty", "--no-auto-commits", "--no-gitignore"),
+        *("--yes-always", "--no-pretty", "--no-gitignore"),
         *("--no-check-update", "--no-show-model-warnings", "--no-show-release-notes", "--analytics-disable"),
     )
     variables = {"OPENAI_API_BASE": aim.base_url, "OPENAI_API_KEY": aim.api_key}
@@ -160,7 +160,13 @@ QWEN = Harness(
     shell=lambda command: ("run_shell_command", {"command": f"{command}; sleep 0.5", "is_background": False}),
     delegate=lambda task: ("agent", {"description": "Look", "prompt": task, "subagent_type": "general-purpose"}),
     streams=True,
+    afterwards=("memory",),
     goes_on=frozenset({"cut in text"}),
+    notes=(
+        "What follows a half that it kept tells both halves as one reply, which no call made: its calls are joined by "
+        "their tokens to the last one before the break, and all that was sampled to its end is trained on once. With "
+        "[`hold_streams`](apis.md#held-streams) there is no half to keep.",
+    ),
     asks=frozenset({"max_tokens"}),
 )
 
@@ -178,6 +184,10 @@ CLINE_CLI = Harness(
     ends_when_told=frozenset({"cut", "cut in text"}),
     time_limit="none",
     wants_outside=frozenset({"data.cline.bot:443"}),
+    notes=(
+        "Asks again only where it saw nothing of the reply, neither words nor thoughts; what the error says then matters "
+        "(a status among 408, 409, 425, 429 and 5xx, or the words `provider returned error`), after a word nothing does.",
+    ),
 )
 
 PI_CLI = Harness(
@@ -202,10 +212,15 @@ AIDER_CLI = Harness(
     words=("I begin a file.\n\nanswer.txt\n```\nnot yet\n```",),
     turns=2,
     rewrites=1,
+    side_calls=("commit message", "commit message"),
     streams=True,
     asks=frozenset({"temperature"}),
     wants_outside=frozenset({"raw.githubusercontent.com:443"}),
     notes=(
         "It offers the model no tools: it reads edits out of the text, and sends back what the test command prints.",
+        "With every edit format: each turn it moves the files in the chat, and the reminder of its rules, behind the "
+        "replies so far, and answers some of its own messages (`Ok.`).",
+        "Asks for a commit message with each edit in a Git repository, which it makes where there is none; "
+        "`--no-auto-commits` keeps it from both.",
     ),
 )
