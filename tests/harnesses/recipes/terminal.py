@@ -163,11 +163,9 @@ QWEN = Harness(
     afterwards=("memory",),
     goes_on=frozenset({"cut in text"}),
     notes=(
-        (
-            "What follows a half that it kept tells both halves as one reply, which no call made: its calls are joined by "
-            "their tokens to the last one before the break, and all that was sampled to its end is trained on once. With "
-            "[`hold_streams`](apis.md#held-streams) there is no half to keep."
-        ),
+        "After a half that it kept, later turns tell both halves as one reply, which no call made.",
+        "They are joined by their tokens to the call before the break; the rest is a branch of its own, trained on once.",
+        "With [`hold_streams`](apis.md#held-streams) there is no half to keep.",
     ),
     asks=frozenset({"max_tokens"}),
 )
@@ -187,10 +185,8 @@ CLINE_CLI = Harness(
     time_limit="none",
     wants_outside=frozenset({"data.cline.bot:443"}),
     notes=(
-        (
-            "Asks again only where it saw nothing of the reply, neither words nor thoughts; what the error says then matters "
-            "(a status among 408, 409, 425, 429 and 5xx, or the words `provider returned error`), after a word nothing does."
-        ),
+        "Asks again only where it saw nothing of a reply, neither words nor thoughts, and the error says that it passes.",
+        "It knows that by the status (408, 409, 425, 429, 5xx), or by `provider returned error` in the message.",
     ),
 )
 
@@ -222,13 +218,9 @@ AIDER_CLI = Harness(
     wants_outside=frozenset({"raw.githubusercontent.com:443"}),
     notes=(
         "It offers the model no tools: it reads edits out of the text, and sends back what the test command prints.",
-        (
-            "With every edit format: each turn it moves the files in the chat, and the reminder of its rules, behind the "
-            "replies so far, and answers some of its own messages (`Ok.`)."
-        ),
-        (
-            "Asks for a commit message with each edit in a Git repository, which it makes where there is none; "
-            "`--no-auto-commits` keeps it from both."
-        ),
+        "Each turn it moves the files in the chat, and what reminds of its rules, behind the replies so far.",
+        "It also answers some of its own messages (`Ok.`); so with every edit format.",
+        "Asks for a commit message with each edit, in a Git repository, which it makes where there is none.",
+        "`--no-auto-commits` keeps it from both.",
     ),
 )
