@@ -164,7 +164,7 @@ QWEN = Harness(
     goes_on=frozenset({"cut in text"}),
     notes=(
         "After a half that it kept, later turns tell both halves as one reply, which no call made.",
-        "They are joined by their tokens to the call before the break; the rest is a branch of its own, trained on once.",
+        "They are joined by their tokens to the call before the break; the rest is a branch of its own, counted once.",
         "With [`hold_streams`](apis.md#held-streams) there is no half to keep.",
     ),
     asks=frozenset({"max_tokens"}),
@@ -185,7 +185,7 @@ CLINE_CLI = Harness(
     time_limit="none",
     wants_outside=frozenset({"data.cline.bot:443"}),
     notes=(
-        "Asks again only where it saw nothing of a reply, neither words nor thoughts, and the error says that it passes.",
+        "Asks again only where it saw nothing of a reply, no word and no thought, and the error says that it passes.",
         "It knows that by the status (408, 409, 425, 429, 5xx), or by `provider returned error` in the message.",
     ),
 )
