@@ -158,3 +158,38 @@ def test_a_retry_whose_parent_became_doubtful_finds_its_draw(
 
     assert answer.headers["x-rollpin-call-id"] == lost["call_id"]
     assert (lost["state"], len(lost["deliveries"])) == ("done", 2)
+
+
+@pytest.mark.parametrize("path", ["/messages", "/responses"])
+def test_branches_are_told_apart_in_every_api(client: RolloutClient, engine: FakeEngine, path: str) -> None:
+    """Each spells ids of calls in its own way."""
+    engine.script(Say("", reasoning="one", calls=(CALL,)), Say("", reasoning="two", calls=(CALL,)))
+    one, two = (in_api(path, client.http.post(path, json=in_api(path)).json()) for _ in range(2))
+    engine.script(Fault.status(500), Say("its own"), Say("again"))
+    answers = [client.http.post(path, json=body) for body in (one, two, one)]
+    calls = client.calls()
+
+    assert [answer.status_code for answer in answers[1:]] == [200, 200]
+    assert [call["message"]["content"] for call in calls[2:]] == ["again", "its own"]
+    assert [len(call["deliveries"]) for call in calls[2:]] == [2, 1]
+    assert [call["parent"]["call_id"] for call in calls[2:]] == [call["call_id"] for call in calls[:2]]
+
+
+def in_api(path: str, said: Json | None = None) -> Json:
+    """The task in an API's own form; with a reply, what a harness that keeps no thoughts asks after it."""
+    if path == "/messages":
+        tool = {"name": "add", "input_schema": ADD["function"]["parameters"]}
+        body: Json = {"model": "policy", "max_tokens": 200, "tools": [tool], "messages": [TASK]}
+        if said is None:
+            return body
+        (use,) = (block for block in said["content"] if block["type"] == "tool_use")
+        result = {"type": "tool_result", "tool_use_id": use["id"], "content": "3"}
+        talk = [TASK, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+        return {**body, "messages": talk}
+    body = {"model": "policy", "tools": [{"type": "function", **ADD["function"]}], "input": [TASK]}
+    if said is None:
+        return body
+    (call,) = (item for item in said["output"] if item["type"] == "function_call")
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "3"}
+    told = {name: call[name] for name in ("type", "call_id", "name", "arguments")}
+    return {**body, "input": [TASK, told, output]}
