@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from proxy.ids import unpack_ids
-from proxy.model import JsonObject, Plan
+from proxy.model import JsonObject, Parent, Plan
 from proxy.record import (
     bodies,
     call_rows,
@@ -22,7 +22,7 @@ from proxy.record import (
 )
 from proxy.record.connection import connect_writing, create_private
 from proxy.record.migrations import migrate, read_migrations
-from proxy.record.parent_rows import find_parents
+from proxy.record.parent_rows import find_parents, read_sampled_turn
 from proxy.record.prompts import TokenMemory, whole_ids
 from proxy.request.parent import echoed_call_ids, echoes, resolve_parent
 from tests import make
@@ -109,6 +109,31 @@ def test_ids_are_read_by_one_statement(db: sqlite3.Connection, turns: int) -> No
     assert unpack_ids(ids) == [*prompt[:-3], *make.ANSWER]
 
 
+def test_a_call_costs_the_same_statements_however_long_its_rollout(db: sqlite3.Connection) -> None:
+    """From the search for its parent to its record, by a process that remembers nothing."""
+    talk, prompt, costs = conversation(401), make.PROMPT, list[int]()
+    for length in range(1, 402, 2):
+        with statements(db) as made:
+            parent = parent_of(db, talk[:length])
+            turn(db, talk[:length], prompt, parent=parent)
+        prompt = (*prompt, *make.ANSWER, length)
+        costs.append(len(made))
+
+    assert parent.reason == "one_match"
+    assert len(set(costs[1:])) == 1
+
+
+def parent_of(db: sqlite3.Connection, talk: Sequence[JsonObject]) -> Parent:
+    """What the request goes on from; its tokens are read as for an exact prefix."""
+    ask = make.ask(*talk)
+    boundaries = [echo.history for echo in echoes(ask)]
+    rollout_id = ask.identity.rollout_id
+    parent = resolve_parent(ask, find_parents(db, rollout_id, ask.conversation, boundaries, echoed_call_ids(ask)))
+    if parent.call_id:
+        assert read_sampled_turn(db, TokenMemory(), rollout_id, parent.call_id)
+    return parent
+
+
 def conversation(messages: int) -> list[JsonObject]:
     """A user's turns and replies that call a tool each."""
     return [called(number) if number % 2 else make.user(str(number)) for number in range(messages)]
@@ -119,9 +144,11 @@ def called(number: int) -> JsonObject:
     return make.assistant() | {"tool_calls": [call]}
 
 
-def turn(db: sqlite3.Connection, talk: Sequence[JsonObject], prompt: Sequence[int] = make.PROMPT) -> Plan:
+def turn(
+    db: sqlite3.Connection, talk: Sequence[JsonObject], prompt: Sequence[int] = make.PROMPT, **changes: object
+) -> Plan:
     """A recorded call, answered by the conversation's next message."""
-    planned = make.plan(make.ask(*talk))
+    planned = make.plan(make.ask(*talk), **changes)
     said = called(len(talk))
     meant = said | {"tool_calls": [call | {"id": f"engine-{call['id']}"} for call in said["tool_calls"]]}
     completion = make.completion(prompt, make.ANSWER, message=said, engine_message=meant)
