@@ -17,7 +17,8 @@ from proxy.wiring import Wiring
 
 ADMIN = "admin-token-for-tests"
 READER = "read-token-for-tests"
-START_S = 20
+# More than the slowest machine needs; what does not start at all says so at once.
+START_S = 120
 # A delivery is noted right after its last byte was sent, which the client may read first.
 NOTE_S = 2
 
@@ -46,7 +47,7 @@ class ServedProxy:
         assert answer.status_code == 200, answer.text
         return list(answer.json()["calls"])
 
-    def settled_calls(self, rollout_id: str, seconds: float = 10) -> list[dict[str, Any]]:
+    def settled_calls(self, rollout_id: str, seconds: float = 60) -> list[dict[str, Any]]:
         """A rollout's calls once none is still running, and their readers have had a moment to be noted as done."""
         deadline = self._loop.time() + seconds
         while True:

@@ -5,17 +5,16 @@ A start takes a minute, so modules share an engine that is already there, and te
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from tests.live.engines.places import Kind
 from tests.live.engines.start import Engine, running
-from tests.live.harness import Site
-from tests.served import served, settings_for
+from tests.live.harness import Site, Tell, site_before
 
 # The small real model last among those that share; tests with engines of their own after all of them.
 ORDER = ("vllm", "sglang", "real_model", "own")
+FIGURES = pytest.StashKey[list[str]]()
 
 
 class Stage:
@@ -38,6 +37,25 @@ class Stage:
         """Stop the engine, if there is one."""
         self._stack.close()
         self._engine = self._key = None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """No figure has been seen yet."""
+    config.stash[FIGURES] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The figures as they were seen, for the docs that quote them."""
+    if config.stash[FIGURES]:
+        terminalreporter.section("figures")
+        for line in config.stash[FIGURES]:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def tell(pytestconfig: pytest.Config) -> Tell:
+    """Keep a line for the end of the run."""
+    return pytestconfig.stash[FIGURES].append
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -71,16 +89,12 @@ def _room(request: pytest.FixtureRequest, stage: Stage) -> None:
 def site(request: pytest.FixtureRequest, stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The tiny random model on each engine in turn."""
     engine = stage.engine(request.param, "tiny")
-    yield from behind_a_proxy(engine, tmp_path_factory.mktemp(request.param))
+    with site_before(engine, tmp_path_factory.mktemp(request.param), replays_at_once=16) as site:
+        yield site
 
 
 @pytest.fixture(scope="module")
 def real_model(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A small real model on vLLM."""
-    engine = stage.engine("vllm", "smollm2")
-    yield from behind_a_proxy(engine, tmp_path_factory.mktemp("smollm2"))
-
-
-def behind_a_proxy(engine: Engine, folder: Path) -> Iterator[Site]:
-    with served(settings_for(folder, engine.url, replays_at_once=16)) as proxy:
-        yield Site(engine, proxy)
+    with site_before(stage.engine("vllm", "smollm2"), tmp_path_factory.mktemp("smollm2")) as site:
+        yield site

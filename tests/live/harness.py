@@ -1,32 +1,34 @@
-"""What the live tests share: an engine with its proxy, and the questions that both are asked."""
+"""What the live tests share: an engine with its proxy, and the questions that both are asked.
 
+Nothing here goes by the clock. What a test waits for is a count or a state, and how far an engine has got is told by
+the calls that it has answered meanwhile; seconds only bound what would never come.
+"""
+
+import contextlib
 import itertools
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from tests.live.engines.reference_client import Row, reference_logprobs
 from tests.live.engines.start import Engine
-from tests.served import RolloutClient, ServedProxy
+from tests.live.speaking import NO_END, Json
+from tests.served import RolloutClient, ServedProxy, served, settings_for
 
+# More than the slowest machine needs for anything that comes at all.
+PATIENCE_S = 300.0
+LOOK_EVERY_S = 0.05
 # Recorded logprobs may differ from transformers' by this much, in nats.
 LOGPROB_TOLERANCE = 1e-4
-NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
-ADD_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "description": "Add two numbers.",
-        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
-    },
-}
-# Random weights call a tool only when every token is steered: the two markers and a call between them.
-CALL_PATTERN = r'hi <tool_call>\n\{"name": "add", "arguments": \{"a": [0-9]{1,3}, "b": [0-9]{1,3}\}\}\n</tool_call>'
+
+Tell = Callable[[str], None]
+"""Keeps a line for the end of the run, where the figures that were seen stand together."""
 
 _numbers = itertools.count()
 
@@ -44,26 +46,55 @@ class Site:
 
     def rollout(self, group: str, sample: int = 0, **fields: Any) -> RolloutClient:
         """A new rollout in a run of its own, so that a group and sample can be drawn again."""
-        return self.proxy.rollout(run=f"run-{next(_numbers)}", group=group, sample=sample, **fields)
+        return patient(self.proxy.rollout(run=f"run-{next(_numbers)}", group=group, sample=sample, **fields))
 
-    def forced_call(self) -> dict[str, Any]:
-        """Fields that make the tiny model call the tool, in the engine's own words."""
-        pattern = {"structured_outputs": {"regex": CALL_PATTERN}} if self.kind == "vllm" else {"regex": CALL_PATTERN}
-        return {"tools": [ADD_TOOL], "max_tokens": 150, **pattern, **NO_THINKING}
-
-    def direct(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The engine's own answer, without the proxy."""
-        answer = httpx.post(f"{self.engine.url}/v1/chat/completions", json=body, timeout=120)
+    def order(self, path: str, body: Json | None = None) -> Json:
+        """Tell the control plane something that it must do."""
+        answer = self.proxy.control.post(path, json=body)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
+    def direct(self, body: Json) -> Json:
+        """The engine's own answer, without the proxy."""
+        answer = httpx.post(f"{self.engine.url}/v1/chat/completions", json=body, timeout=PATIENCE_S)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def in_flight(self) -> int:
+        """How many calls are being answered, by the proxy's count."""
+        return len(self.proxy.wiring.turns.call_ids())
+
     def running_requests(self) -> int:
-        """How many requests the engine is busy with, by its own count."""
+        """How many requests the engine is busy with, by its own count, which a busy vLLM tells late."""
         if self.kind == "sglang":
-            loads = httpx.get(f"{self.engine.url}/v1/loads", timeout=30).json()["loads"]
+            loads = httpx.get(f"{self.engine.url}/v1/loads", timeout=PATIENCE_S).json()["loads"]
             return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
-        metrics = httpx.get(f"{self.engine.url}/metrics", timeout=30).text
+        metrics = httpx.get(f"{self.engine.url}/metrics", timeout=PATIENCE_S).text
         return int(sum(float(n) for n in re.findall(r"^vllm:num_requests_running\{.*\} (\S+)$", metrics, re.MULTILINE)))
+
+    def works_on(self, tokens: int = 24) -> None:
+        """Return once the engine has drawn so many tokens more: a call behind those in flight has come to its end."""
+        answer = self.rollout("meanwhile").chat("go on", max_tokens=tokens, **NO_END)
+        assert answer.status_code == 200, answer.text
+
+    def all_calls(self) -> list[Json]:
+        """The calls of all rollouts so far."""
+        rollouts = self.proxy.control.get("/rollouts", params={"limit": 500}).json()["rollouts"]
+        return [call for rollout in rollouts for call in self.proxy.calls(rollout["rollout_id"])]
+
+
+@contextlib.contextmanager
+def site_before(engine: Engine, folder: Path, **settings: Any) -> Iterator[Site]:
+    """A proxy before an engine for the length of the block, and clients that are in no hurry."""
+    with served(settings_for(folder, engine.url, **settings)) as proxy:
+        proxy.control.timeout = PATIENCE_S
+        yield Site(engine, proxy)
+
+
+def patient(client: RolloutClient) -> RolloutClient:
+    """The same client, which waits for as long as a slow machine may take."""
+    client.http.timeout = PATIENCE_S
+    return client
 
 
 def tokens_of(client: RolloutClient, text: str, **fields: Any) -> tuple[int, ...]:
@@ -73,21 +104,26 @@ def tokens_of(client: RolloutClient, text: str, **fields: Any) -> tuple[int, ...
     return tuple(client.calls()[-1]["completion_token_ids"])
 
 
-def at_once(work: list[Callable[[], Any]]) -> list[Any]:
-    """Everything at the same time, results in order."""
-    with ThreadPoolExecutor(len(work)) as threads:
+def at_once(work: Sequence[Callable[[], Any]], most: int | None = None) -> list[Any]:
+    """Everything at the same time, or so many at a time in their order; results in order."""
+    with ThreadPoolExecutor(most or len(work)) as threads:
         return [future.result() for future in [threads.submit(one) for one in work]]
 
 
-def until(claim: Callable[[], bool], seconds: float) -> None:
-    """Wait until a claim holds; fail when it does not in time."""
-    deadline = time.monotonic() + seconds
+def until(claim: Callable[[], bool]) -> None:
+    """Wait until a claim holds; fail when it never does."""
+    deadline = time.monotonic() + PATIENCE_S
     while not claim():
         assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
+        time.sleep(LOOK_EVERY_S)
 
 
-def largest_difference(engine: Engine, calls: list[dict[str, Any]]) -> float:
+def plain(calls: Sequence[Json]) -> list[Json]:
+    """Calls that came to their end and whose tokens are plain samples: of steered ones engines tell other logprobs."""
+    return [call for call in calls if call["state"] == "done" and not call["sampling"]["constrained"]]
+
+
+def largest_difference(engine: Engine, calls: Sequence[Json]) -> float:
     """Between the recorded logprobs and those of transformers over the recorded ids on the same weights."""
     rows = [Row(prompt=call["prompt_token_ids"], completion=call["completion_token_ids"]) for call in calls]
     expected = reference_logprobs(engine, rows)

@@ -1,12 +1,11 @@
 """The worked example of trajectories on real engines: lanes, choices, a title call, and why each is where it is."""
 
-from typing import Any
-
-from tests.live.harness import NO_THINKING, Site
+from tests.live.harness import Site, Tell
+from tests.live.speaking import NO_THINKING
 from tests.trajectory.example import check_example, play
 
 
-def test_the_worked_example_holds_on_a_real_engine(site: Site, capsys: Any) -> None:
+def test_the_worked_example_holds_on_a_real_engine(site: Site, tell: Tell) -> None:
     """Random weights say what they say; every call stands where it belongs, and only refused prefixes break a row."""
     rollout = site.rollout("branches")
     play(rollout, max_tokens=24, **NO_THINKING)
@@ -15,11 +14,10 @@ def test_the_worked_example_holds_on_a_real_engine(site: Site, capsys: Any) -> N
     trajectory = control.get(f"/rollouts/{rollout.rollout_id}/trajectory").json()
     why = control.get(f"/rollouts/{rollout.rollout_id}/why").json()
     found = {call["call_id"]: call for call in why["calls"]}
-    with capsys.disabled():
-        health = trajectory["health"]
-        rows = [len(branch["owned_call_ids"]) for branch in trajectory["branches"]]
-        prefixes = f"{health['prefix_supplied']} of {health['prefix_eligible']} prefixes supplied"
-        print(f"\n{site.kind}: rows of {rows} calls, {health['trained_tokens']} tokens trained on, {prefixes}")
+    health = trajectory["health"]
+    rows = [len(branch["owned_call_ids"]) for branch in trajectory["branches"]]
+    prefixes = f"{health['prefix_supplied']} of {health['prefix_eligible']} prefixes supplied"
+    tell(f"{site.kind}: branches of {rows} calls, {health['trained_tokens']} tokens trained on, {prefixes}")
 
     check_example(trajectory, calls)
     for branch in trajectory["branches"]:

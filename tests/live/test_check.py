@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from proxy.cli import app
 from tests.live.engines.start import Engine, running
-from tests.live.harness import at_once
-from tests.served import ServedProxy, served, settings_for
+from tests.live.harness import Site, at_once, site_before
+from tests.live.speaking import NO_END
 
 ENGINES: dict[str, dict[str, Any]] = {
     "sglang": {"kind": "sglang"},
@@ -64,10 +64,10 @@ def test_check_finds_what_is_wrong_with_a_real_engine_and_nothing_else(
 def test_the_probe_at_start_tells_what_a_call_may_be_called(named: tuple[str, Engine], tmp_path: Path) -> None:
     """`yes` on an engine that promises and proves; elsewhere the reason."""
     name, engine = named
-    with served(settings_for(tmp_path, engine.url, prove_engines=True)) as proxy:
-        client = proxy.rollout()
+    with site_before(engine, tmp_path, prove_engines=True) as site:
+        client = site.rollout("probed")
         client.chat("import os", max_tokens=8)
-        (shown,) = proxy.control.get("/engines").json()["engines"]
+        (shown,) = site.proxy.control.get("/engines").json()["engines"]
         replayable = client.call()["replayable"]
 
     assert (
@@ -91,9 +91,9 @@ def test_a_greedy_call_beside_training_calls_changes_none_of_their_tokens(
 ) -> None:
     """The gate keeps them apart: what is drawn beside is what is drawn alone, and nothing is marked."""
     greedy = {"train": {}, "validation": {"temperature": 0.0}}
-    with served(settings_for(tmp_path, named[1].url, profiles=greedy)) as proxy:
-        alone = [drawn(proxy, "alone", sample)["completion_token_ids"] for sample in range(3)]
-        calls = at_once([*(lambda at=at: drawn(proxy, "beside", at) for at in range(3)), lambda: evaluated(proxy)])
+    with site_before(named[1], tmp_path, profiles=greedy) as site:
+        alone = [drawn(site, sample)["completion_token_ids"] for sample in range(3)]
+        calls = at_once([*(lambda at=at: drawn(site, at) for at in range(3)), lambda: evaluated(site)])
 
     assert [call["completion_token_ids"] for call in calls[:3]] == alone
     assert all(call["replayable"]["reasons"] == ["no_replay_probe"] for call in calls)
@@ -102,15 +102,10 @@ def test_a_greedy_call_beside_training_calls_changes_none_of_their_tokens(
 @only_where_classes_matter
 def test_calls_that_had_to_share_a_batch_are_marked_and_differ(named: tuple[str, Engine], tmp_path: Path) -> None:
     """Without patience the classes mix: a training call's tokens change, and its record says that they may have."""
-    settings = settings_for(
-        tmp_path,
-        named[1].url,
-        profiles={"train": {}, "validation": {"temperature": 0.0}},
-        timeouts={"class_patience_s": 0.05},
-    )
-    with served(settings) as proxy:
-        alone = [drawn(proxy, "alone", sample)["completion_token_ids"] for sample in range(3)]
-        calls = at_once([lambda: evaluated(proxy), *(lambda at=at: drawn(proxy, "beside", at) for at in range(3))])
+    greedy, hasty = {"train": {}, "validation": {"temperature": 0.0}}, {"class_patience_s": 0.05}
+    with site_before(named[1], tmp_path, profiles=greedy, timeouts=hasty) as site:
+        alone = [drawn(site, sample)["completion_token_ids"] for sample in range(3)]
+        calls = at_once([lambda: evaluated(site), *(lambda at=at: drawn(site, at) for at in range(3))])
 
     disturbed = [call for call in calls if call["replayable"] == {"value": "no", "reasons": ["class_disturbed"]}]
     assert len(disturbed) >= 2
@@ -119,15 +114,15 @@ def test_calls_that_had_to_share_a_batch_are_marked_and_differ(named: tuple[str,
     assert any(call["completion_token_ids"] not in alone for call in disturbed)
 
 
-def drawn(proxy: ServedProxy, run: str, sample: int) -> dict[str, Any]:
+def drawn(site: Site, sample: int) -> dict[str, Any]:
     """A training call of 120 tokens."""
-    client = proxy.rollout(run=run, group="g", sample=sample)
-    assert client.chat("import os", max_tokens=120, logit_bias={"1017": -100, "1015": -100}).status_code == 200
+    client = site.rollout("drawn", sample)
+    assert client.chat("import os", max_tokens=120, **NO_END).status_code == 200
     return client.call()
 
 
-def evaluated(proxy: ServedProxy) -> dict[str, Any]:
+def evaluated(site: Site) -> dict[str, Any]:
     """A greedy call of as many."""
-    client = proxy.rollout(profile="validation")
-    assert client.chat("def main():", max_tokens=120, logit_bias={"1017": -100, "1015": -100}).status_code == 200
+    client = site.rollout("evaluated", profile="validation")
+    assert client.chat("def main():", max_tokens=120, **NO_END).status_code == 200
     return client.call()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.api.messages.speaking import ADD, hello, sdk_of
 from tests.live.harness import Site
-from tests.live.test_supply import ONE_CALL, asked
+from tests.live.speaking import ONE_CALL, shaped
 from tests.served import RolloutClient
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -58,7 +58,7 @@ def test_a_tool_conversation_goes_on_from_the_ids_that_were_sampled(site: Site, 
     """The first turn is steered, which only chat can ask for; the next two are told in Messages."""
     client = site.rollout(f"tools-{stream}")
     opening = [{"role": "system", "content": "You add numbers."}, {"role": "user", "content": "Add 1 and 2."}]
-    answer = client.post({"model": "policy", "messages": opening, **asked(site, ONE_CALL, thinks=True)})
+    answer = client.post({"model": "policy", "messages": opening, **shaped(site.kind, ONE_CALL, thinks=True)})
     assert answer.status_code == 200, answer.text
     message = answer.json()["choices"][0]["message"]
     (call,) = message["tool_calls"]

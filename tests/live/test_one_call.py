@@ -1,6 +1,8 @@
 """The main job on real engines: a call goes through pinned, seeded, recorded, and the record is what happened."""
 
+import itertools
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,15 +10,17 @@ import openai
 import pytest
 
 from tests.live.harness import (
-    ADD_TOOL,
     LOGPROB_TOLERANCE,
-    NO_THINKING,
+    PATIENCE_S,
     Site,
+    Tell,
     at_once,
     largest_difference,
+    plain,
+    site_before,
     tokens_of,
-    until,
 )
+from tests.live.speaking import ADD_TOOL, NO_END, NO_THINKING, forced_call
 
 PROMPTS = ("import os", "def main():", "class A:", "return")
 
@@ -91,9 +95,9 @@ def test_the_engines_tool_parser_reaches_the_client(site: Site, stream: bool) ->
     """A call steered by a pattern arrives parsed, is marked constrained, and its id is the proxy's own."""
     client = site.rollout(f"tools-{stream}")
     if stream:
-        client.stream("add 1 and 2", **site.forced_call())
+        client.stream("add 1 and 2", **forced_call(site.kind))
     else:
-        client.chat("add 1 and 2", **site.forced_call())
+        client.chat("add 1 and 2", **forced_call(site.kind))
     call = client.call()
     (tool_call,) = call["message"]["tool_calls"]
 
@@ -103,18 +107,29 @@ def test_the_engines_tool_parser_reaches_the_client(site: Site, stream: bool) ->
     assert call["sampling"]["constrained"] == ["structured_outputs" if site.kind == "vllm" else "regex"]
 
 
-def test_a_client_that_leaves_frees_the_engine_after_the_grace_time(site: Site) -> None:
-    """The engine stops computing, and the partial reply is in the record."""
-    client = site.rollout("leaver")
-    body = {"messages": [{"role": "user", "content": "import"}], "stream": True, "max_tokens": 3500}
-    body |= {"logit_bias": {"1017": -100, "1015": -100}}
-    with client.http.stream("POST", "/chat/completions", json=body) as response:
-        next(response.iter_lines())
-        until(lambda: site.running_requests() == 1, 10)
+def test_a_client_that_leaves_frees_the_engine_after_the_grace_time(site: Site, tmp_path: Path) -> None:
+    """The partial reply is in the record, and the engine is idle long before it could have drawn the whole."""
+    wanted = 3500
+    body = {"messages": [{"role": "user", "content": "import"}], "stream": True, "max_tokens": wanted, **NO_END}
+    with site_before(site.engine, tmp_path, timeouts={"orphan_grace_s": 0.1}) as own:
+        client = own.rollout("leaver")
+        with client.http.stream("POST", "/chat/completions", json=body) as response:
+            events = (line for line in response.iter_lines() if line)
+            assert len(list(itertools.islice(events, 8))) == 8
+        call = client.call()
+        drawn_since = drawn_until_idle(own, most=wanted)
 
-    until(lambda: site.running_requests() == 0, 15)
-    call = client.call()
     assert (call["failure"]["kind"], call["deliveries"][0]["outcome"]) == ("client_gone", "client_gone")
+    assert len(call["completion_token_ids"]) + drawn_since < wanted
+
+
+def drawn_until_idle(site: Site, *, most: int) -> int:
+    """How many tokens the engine drew for each of its calls until it was idle, told by the calls that others make."""
+    for drawn in range(50, most, 50):
+        site.works_on(50)
+        if not site.running_requests():
+            return drawn
+    return most
 
 
 def test_a_length_beyond_the_context_is_clamped_to_it(site: Site) -> None:
@@ -142,7 +157,7 @@ def test_the_openai_sdk_holds_a_conversation_with_tools(site: Site, stream: bool
     """Two turns; every call reads back complete, and the second goes on from the first."""
     client = site.rollout(f"sdk-{stream}")
     sdk = openai.OpenAI(base_url=client.created["base_url"], api_key=client.created["api_key"], max_retries=0)
-    forced = site.forced_call()
+    forced = forced_call(site.kind)
     extra = {
         name: forced.pop(name) for name in ("structured_outputs", "regex", "chat_template_kwargs") if name in forced
     }
@@ -217,19 +232,16 @@ def test_the_proxys_own_models_route_asks_the_engine_nothing(site: Site) -> None
     assert site.proxy.calls(client.rollout_id) == []
 
 
-def test_recorded_logprobs_are_the_policys_own(site: Site, record_property: Any, capsys: Any) -> None:
+def test_recorded_logprobs_are_the_policys_own(site: Site, tell: Tell) -> None:
     """The on-policy proof: transformers over the recorded ids on the same weights says the same, within 1e-4."""
-    rollouts = site.proxy.control.get("/rollouts", params={"limit": 500}).json()["rollouts"]
-    calls = [call for rollout in rollouts for call in site.proxy.calls(rollout["rollout_id"])]
-    plain = [call for call in calls if call["state"] == "done" and not call["sampling"]["constrained"]]
-    worst = largest_difference(site.engine, plain)
-    with capsys.disabled():
-        print(f"\n{site.kind}: largest difference of a logprob over {len(plain)} calls: {worst:.1e}")
+    calls = plain(site.all_calls())
+    worst = largest_difference(site.engine, calls)
+    tell(f"{site.kind}: chat: {len(calls)} calls within {worst:.1e} of transformers")
 
-    assert len(plain) > 40
+    assert len(calls) > 40
     assert worst < LOGPROB_TOLERANCE
 
 
 def test_the_engine_is_alive_at_the_end(site: Site) -> None:
     """Nothing above harmed it."""
-    assert httpx.get(f"{site.engine.url}/v1/models", timeout=30).status_code == 200
+    assert httpx.get(f"{site.engine.url}/v1/models", timeout=PATIENCE_S).status_code == 200

@@ -5,7 +5,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.live.harness import CALL_PATTERN, LOGPROB_TOLERANCE, NO_THINKING, Site, largest_difference
+from tests.live.harness import LOGPROB_TOLERANCE, Site, Tell, largest_difference, plain
+from tests.live.speaking import NO_THINKING, ONE_CALL, steered
 from tests.served import RolloutClient
 
 AS_STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -32,19 +33,14 @@ def respond(sdk: openai.OpenAI, *, stream: bool, **asked: Any) -> Any:
     return list(sdk.responses.create(stream=True, **asked))[-1].response
 
 
-def steered(site: Site) -> dict[str, Any]:
-    """What makes the tiny model call the tool."""
-    pattern = {"structured_outputs": {"regex": CALL_PATTERN}} if site.kind == "vllm" else {"regex": CALL_PATTERN}
-    return {**pattern, **NO_THINKING}
-
-
 @AS_STREAM
 @pytest.mark.parametrize("keeps", ["client", "proxy"])
 def test_a_conversation_with_tools(site: Site, keeps: str, stream: bool) -> None:  # noqa: FBT001
     """Two turns, kept by either side; the second goes on from the first, whatever the engine's parsers did."""
     client = site.rollout(f"responses-{keeps}-{stream}")
     sdk = sdk_of(client)
-    first = respond(sdk, stream=stream, input="add 1 and 2", max_output_tokens=150, extra_body=steered(site))
+    forced = steered(site.kind, ONE_CALL) | NO_THINKING
+    first = respond(sdk, stream=stream, input="add 1 and 2", max_output_tokens=150, extra_body=forced)
     (call,) = [item for item in first.output if item.type == "function_call"]
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "3"}
     if keeps == "client":
@@ -132,14 +128,11 @@ def test_a_foreign_id_does_not_reach_the_engine(site: Site) -> None:
     assert client.chat("still there?", max_tokens=2).status_code == 200
 
 
-def test_recorded_logprobs_are_the_policys_own(site: Site, capsys: Any) -> None:
+def test_recorded_logprobs_are_the_policys_own(site: Site, tell: Tell) -> None:
     """Of completions too: transformers over the recorded ids on the same weights says the same, within 1e-4."""
-    rollouts = site.proxy.control.get("/rollouts", params={"limit": 500}).json()["rollouts"]
-    calls = [call for rollout in rollouts for call in site.proxy.calls(rollout["rollout_id"])]
-    plain = [call for call in calls if call["state"] == "done" and not call["sampling"]["constrained"]]
-    worst = largest_difference(site.engine, plain)
-    with capsys.disabled():
-        print(f"\n{site.kind}: largest difference of a logprob over {len(plain)} calls: {worst:.1e}")
+    calls = plain(site.all_calls())
+    worst = largest_difference(site.engine, calls)
+    tell(f"{site.kind}: Responses and completions: {len(calls)} calls within {worst:.1e} of transformers")
 
-    assert len([call for call in plain if call["api"] == "completions"]) > 8
+    assert len([call for call in calls if call["api"] == "completions"]) > 8
     assert worst < LOGPROB_TOLERANCE

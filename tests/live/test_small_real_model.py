@@ -1,14 +1,13 @@
 """The same proof on a small real model, SmolLM2-135M-Instruct on vLLM."""
 
 from pathlib import Path
-from typing import Any
 
 from tests.harnesses.harness import Aim
 from tests.harnesses.kit.install import ensure_installed
 from tests.harnesses.kit.running import run_harness
 from tests.harnesses.observe import is_whole, prefixes
 from tests.harnesses.recipes.programs import SMOLAGENTS
-from tests.live.harness import LOGPROB_TOLERANCE, Site, largest_difference, tokens_of
+from tests.live.harness import LOGPROB_TOLERANCE, Site, Tell, largest_difference, plain, tokens_of
 
 QUESTION = "What is the capital of France? Answer in one sentence."
 
@@ -32,19 +31,17 @@ def test_a_streamed_reply_of_a_real_model_has_the_tokens_of_the_whole_one(real_m
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks if chunk["choices"]) == text
 
 
-def test_logprobs_of_a_real_model_are_the_policys_own(real_model: Site, capsys: Any) -> None:
+def test_logprobs_of_a_real_model_are_the_policys_own(real_model: Site, tell: Tell) -> None:
     """transformers says the same, within 1e-4."""
-    rollouts = real_model.proxy.control.get("/rollouts", params={"limit": 500}).json()["rollouts"]
-    calls = [call for rollout in rollouts for call in real_model.proxy.calls(rollout["rollout_id"])]
+    calls = plain(real_model.all_calls())
     worst = largest_difference(real_model.engine, calls)
-    with capsys.disabled():
-        print(f"\nsmollm2 on vllm: largest difference of a logprob over {len(calls)} calls: {worst:.1e}")
+    tell(f"vllm, smollm2: {len(calls)} calls within {worst:.1e} of transformers")
 
     assert len(calls) >= 6
     assert worst < LOGPROB_TOLERANCE
 
 
-def test_a_real_harness_on_a_real_model_leaves_a_perfect_record(real_model: Site, tmp_path: Path, capsys: Any) -> None:
+def test_a_real_harness_on_a_real_model_leaves_a_perfect_record(real_model: Site, tmp_path: Path, tell: Tell) -> None:
     """smolagents demands a tool call of a model too small for its task: whatever comes of it, nothing is lost."""
     ensure_installed(SMOLAGENTS.package)
     (tmp_path / "work").mkdir()
@@ -54,8 +51,7 @@ def test_a_real_harness_on_a_real_model_leaves_a_perfect_record(real_model: Site
     env = {**setup.quiet, **setup.env, "MAX_STEPS": "3"}
     run = run_harness(setup.command, tmp_path, env=env, files={}, limit_s=600)
     calls = rollout.calls()
-    with capsys.disabled():
-        print(f"\nsmolagents on smollm2 on vllm: {len(calls)} calls, {prefixes(calls)} prefixes supplied")
+    tell(f"vllm, smollm2: smolagents made {len(calls)} calls, {prefixes(calls)} prefixes supplied")
 
     assert run.status == 0, run
     assert len(calls) >= 3

@@ -1,0 +1,98 @@
+"""A trainer that changes the weights of a real engine while long calls run; the engine's own endpoints, unchanged."""
+
+import itertools
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.live.engines.models import ensure_model
+from tests.live.harness import PATIENCE_S, Site, patient, until
+from tests.live.speaking import Json
+
+CALLS = 6
+# Few replies of random weights end by themselves before that.
+LONG = {"sglang": 700, "vllm": 900}
+
+
+@dataclass(slots=True)
+class Trainer:
+    """Whoever changes the weights of a site's engine, to and fro between two models."""
+
+    site: Site
+    now: Path
+    """The model whose weights the engine has."""
+    _models: Any = field(default_factory=lambda: itertools.cycle((ensure_model("tiny2"), ensure_model("tiny"))))
+    _versions: Any = field(default_factory=lambda: itertools.count(1))
+    _groups: Any = field(default_factory=itertools.count)
+
+    def group(self) -> str:
+        """A group that no call was in before."""
+        return f"g{next(self._groups)}"
+
+    def call(self) -> "Call":
+        """A long whole call of a group of its own."""
+        return Call(self.site, group=self.group())
+
+    def load(self, **more: Any) -> str:
+        """Change the engine's weights to those of the other model; their version."""
+        self.now, version = next(self._models), f"w{next(self._versions)}"
+        if self.site.kind == "sglang":
+            self._tell("/update_weights_from_disk", {"model_path": str(self.now), "weight_version": version, **more})
+        else:
+            self._tell("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(self.now)}})
+            self._tell("/update_weight_version", {"new_version": version})
+        return version
+
+    def update(self, mode: str, **more: Any) -> str:
+        """The whole way of a trainer: pause, load, tell, resume."""
+        self.site.order("/pause", {"mode": mode, "lease_s": PATIENCE_S})
+        version = self.load(**more)
+        self.site.order("/weights", {"version": version})
+        self.site.order("/resume")
+        return version
+
+    def _tell(self, path: str, body: Json) -> None:
+        httpx.post(self.site.engine.url + path, json=body, timeout=PATIENCE_S).raise_for_status()
+
+
+class Call(threading.Thread):
+    """One long call on its way."""
+
+    def __init__(self, site: Site, *, group: str, sample: int = 0, stream: bool = False, run: str = "default") -> None:
+        super().__init__()
+        self.client = patient(site.proxy.rollout(group=group, sample=sample, run=run))
+        self.stream, self.tokens = stream, LONG[site.kind]
+        self.answer: httpx.Response | None = None
+        self.start()
+
+    def run(self) -> None:
+        self.answer = self.client.chat("Tell a long story.", max_tokens=self.tokens, stream=self.stream)
+
+    def is_known(self) -> bool:
+        """Whether the proxy has taken the call up."""
+        return bool(self.client.proxy.calls(self.client.rollout_id))
+
+    def reply(self) -> httpx.Response:
+        """The answer, once it is whole and well."""
+        self.join(PATIENCE_S)
+        assert self.answer is not None
+        assert self.answer.status_code == 200, self.answer.text
+        assert '{"error"' not in self.answer.text, self.answer.text[-400:]
+        return self.answer
+
+    def record(self) -> Json:
+        """What is on record of it at its end."""
+        self.reply()
+        return self.client.call()
+
+
+def long_calls(trainer: Trainer, *, stream: bool) -> list[Call]:
+    """Calls in the middle of their replies."""
+    group = trainer.group()
+    calls = [Call(trainer.site, group=group, sample=sample, stream=stream) for sample in range(CALLS)]
+    until(lambda: all(call.is_known() for call in calls))
+    trainer.site.works_on()
+    return calls
