@@ -11,7 +11,7 @@ from proxy import clock
 from proxy.echo import client_message, tool_call_id
 from proxy.engine.controls import trusts_salt
 from proxy.engine.dialect import Dialect
-from proxy.engine.fold import MessageFold, ReplyFold
+from proxy.engine.fold import ABORTED, MessageFold, ReplyFold
 from proxy.engine.parts import NOT_GONE_ON, Part, cut, drawn_so_far, join, segments_of
 from proxy.engine.seam import SeamShows, continued, rest_events
 from proxy.engine.whole import may_be_end, read_whole
@@ -21,7 +21,6 @@ from proxy.request.seed import SeedRule
 from proxy.running import Running
 from proxy.wiring import Wiring
 
-ABORTED = "abort"
 BY_LENGTH = "length"
 # What asks for the experts of a mixture; vLLM returns them where the server was started for it, and needs no asking.
 ROUTED_EXPERTS: dict[EngineKind, JsonObject] = {"sglang": {"return_routed_experts": True}}
@@ -98,7 +97,7 @@ class Asking:
             async for event in events:
                 self.first_event_s = self.first_event_s or clock.ticks() - self._started
                 said = fold.feed(event)
-                if fold.ended:
+                if fold.ended or not said.get("choices"):
                     self._held.append(said)
                 elif not self._parts and not (self._interruptions and _says_nothing(said)):
                     self._running.publish(plan.seed.choice, said)

@@ -1,5 +1,6 @@
 """A reply that its engine ends by an abort goes on until it really ends, and nobody sees a seam."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -208,6 +209,18 @@ def test_a_call_aborted_before_its_first_token_is_simply_asked_again(start: Any,
     assert told(client, stream=stream, **TALK) == told(plain, stream=stream, **TALK)
     assert client.call()["completion_token_ids"] == plain.call()["completion_token_ids"]
     assert len(client.call()["segments"]) == 1
+
+
+def test_no_exchange_with_sglang_goes_by_a_name_under_which_it_aborts_an_earlier_one(start: Any) -> None:
+    """It does so by the name's beginning, two seconds after each stream: a part that has just begun must not be hit."""
+    client, engine = start("sglang")
+    engine.script(Fault.abort(5), Fault.abort(5))
+    told(client, stream=True, **TALK)
+    names = [request.body["rid"] for request in engine.requests]
+
+    assert len(names) == 3
+    assert not any(one.startswith(other) for one, other in itertools.permutations(names, 2))
+    assert all(name.endswith(client.call()["call_id"]) for name in names)
 
 
 @KINDS

@@ -15,6 +15,7 @@ from proxy.errors import EngineFault
 from proxy.ids import LARGEST_VOCABULARY, are_ids
 from proxy.model import Completion, JsonObject, Plan, Tokens
 
+ABORTED = "abort"
 # vLLM prints minus infinity as this.
 NO_LOGPROB = -9999.0
 # Beyond any logprob, and within what a float holds.
@@ -96,9 +97,15 @@ class ReplyFold:
 
     def finish(self) -> Completion:
         """The whole reply; raises EngineFault where it never came to its end."""
+        if not self.ended and self._is_mute():
+            self._finish_reason = ABORTED
         if not self.ended:
             raise EngineFault("engine_cut", 502, "the engine's reply stopped without a finish reason")
         return self.partial()
+
+    def _is_mute(self) -> bool:
+        """vLLM's streams leave out an end that comes before the first token, as an abort's; only the usage follows."""
+        return self._usage is not None and self._usage.get("completion_tokens") == 0 and not self._completion_ids
 
     def partial(self) -> Completion:
         """What has arrived so far."""

@@ -9,6 +9,7 @@ serve its checks. An id outside the vocabulary would kill the server.
 from collections.abc import Sequence
 from typing import Any
 
+from proxy import clock
 from proxy.engine.completions import COMPLETIONS_PATH, completion_body
 from proxy.engine.dialect import CHAT_PATH, common_body, render_body, tool_choice
 from proxy.engine.fold import Arrived, Candidates
@@ -26,9 +27,9 @@ class SglangDialect:
 
     def encode(self, plan: Plan) -> EngineRequest:
         if plan.ask.api == "completions":
-            return EngineRequest(COMPLETIONS_PATH, completion_body(plan) | {"rid": plan.call_id})
+            return EngineRequest(COMPLETIONS_PATH, completion_body(plan) | {"rid": _name_of(plan)})
         body = common_body(plan, self)
-        body |= {"rid": plan.call_id, "separate_reasoning": True, "stream_reasoning": True}
+        body |= {"rid": _name_of(plan), "separate_reasoning": True, "stream_reasoning": True}
         if plan.ask.stream:
             body |= {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True}
         else:
@@ -66,6 +67,14 @@ class SglangDialect:
             candidates=_candidates(choice.get("meta_info")),
             routed_experts=extra.get("routed_experts"),
         )
+
+
+def _name_of(plan: Plan) -> str:
+    """A name in the engine's log for one exchange of a call; what goes on from it or repeats it has another.
+
+    Two seconds after the end of a stream SGLang aborts whatever then runs under a name that begins with the stream's.
+    """
+    return f"{clock.new_id('ex')}.{plan.call_id}"
 
 
 def _weight_versions(metadata: Any) -> list[JsonObject]:

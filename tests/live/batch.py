@@ -20,9 +20,10 @@ ROLLOUTS = {"sglang": 32, "vllm": 12}
 PAUSES = 5
 # Calls that are answered between two pauses; five times as many are far from all.
 BETWEEN_PAUSES = {"sglang": 16, "vllm": 8}
-STORY_TOKENS = 500
+STORY_TOKENS = {"sglang": 500, "vllm": 1000}
 # A pause ends what cannot be gone on with, a reply under a grammar for one; each try can meet one pause.
 MOST_TRIES = PAUSES + 1
+TRY_AGAIN = ("engine_aborted", "resume_failed")
 Ask = Callable[[Json], httpx.Response]
 Way = Callable[[Ask, str], None]
 TEXTS = ("import os", "def main():", "class A:", "return", "for x in", "while True", "try:", "with open(")
@@ -53,13 +54,14 @@ class Batch:
         self._no_more_pauses.set()
 
     def _listen(self, client: RolloutClient, *, stream: bool) -> None:
-        """Long replies, as long as there are pauses: streams that begin anew, whole ones that go on."""
-        messages: list[Json] = [{"role": "user", "content": "Tell a long story."}]
+        """Long replies, as long as there are pauses: streams that begin anew, whole ones that are gone on from once."""
+        opening: list[Json] = [{"role": "user", "content": "Tell a long story."}]
+        shape = {"stream": stream, "max_tokens": STORY_TOKENS[self._site.kind], **NO_MARKUP, **NO_THINKING}
+        messages = opening
         while not self._no_more_pauses.is_set():
-            body = {"messages": messages, "stream": stream, "max_tokens": STORY_TOKENS, **NO_MARKUP, **NO_THINKING}
-            answer = self._ask(client, body)
-            if not stream:
-                messages += [said_in(answer), {"role": "user", "content": "Go on."}]
+            answer = self._ask(client, {"messages": messages, **shape})
+            is_first = messages is opening and not stream
+            messages = [*opening, said_in(answer), {"role": "user", "content": "Go on."}] if is_first else opening
 
     def _play(self, client: RolloutClient, number: int) -> None:
         """Two of the ways, so that neighbours in a batch are of every sort, and three choices."""
@@ -74,7 +76,7 @@ class Batch:
             if answer.status_code == 200 and '{"error"' not in answer.text:
                 self.answers.append(answer)
                 return answer
-            assert "engine_aborted" in answer.text, answer.text[-500:]
+            assert any(code in answer.text for code in TRY_AGAIN), answer.text[-500:]
         raise AssertionError(answer.text[-500:])
 
 

@@ -44,7 +44,7 @@ def events(ask: Ask, completions: Sequence[Completion], setup: Setup) -> list[Ev
     for start in range(0, max(longest, 1), size):
         for teller in tellers:
             events.extend(teller.tell(start))
-    events.extend(teller.tell_abort() for teller in tellers if teller.is_aborted)
+    events.extend(teller.tell_abort() for teller in tellers if teller.is_aborted and not teller.is_mute)
     if ask.include_usage:
         total, thoughts = sum(len(c.ids) for c in completions), sum(t.thoughts for t in tellers)
         usage = {"usage": _usage(ask, total, thoughts), "system_fingerprint": FINGERPRINT}
@@ -180,10 +180,15 @@ class _Teller:
         """The choice was ended from outside, which takes an event without tokens."""
         return self._completion.finish == "abort"
 
+    @property
+    def is_mute(self) -> bool:
+        """The choice was ended before its first token: then not even that is told."""
+        return self.is_aborted and not self._completion.ids
+
     def tell(self, start: int) -> list[Event]:
         """The event for the tokens from here on; none once the choice is over, or when it would be empty."""
         total = len(self._completion.ids)
-        if start >= max(total, 1):
+        if start >= max(total, 1) or self.is_mute:
             return []
         places = range(start, min(start + self._size, total))
         deltas = [d for p in places for d in self._reader.feed(self._completion.ids[p], self._texts[p])]
