@@ -30,6 +30,8 @@ from proxy.wiring import Wiring, wire
 
 # Leases are renewed this many times within their length, so that one lost renewal is no death.
 RENEWALS_PER_LEASE = 4
+# How soon a profile that another process was told of holds here.
+PROFILES_EVERY_S = 1.0
 # Exit status of a start that the settings, the store or an engine forbid.
 CANNOT_START = 2
 BACKLOG = 2048
@@ -109,6 +111,8 @@ async def running_parts(wiring: Wiring) -> AsyncIterator[None]:
         tasks.append(asyncio.create_task(_keep_leases(wiring), name="keep leases"))
         tasks.append(asyncio.create_task(watch_samples(wiring), name="replay and rescore samples"))
         tasks.append(asyncio.create_task(watch_pauses(wiring), name="watch pauses"))
+        if wiring.store.is_shared:
+            tasks.append(asyncio.create_task(_watch_profiles(wiring), name="watch profiles"))
         yield
     finally:
         timeouts = wiring.settings.timeouts
@@ -140,6 +144,20 @@ async def _keep_leases(wiring: Wiring) -> None:
             continue
         if dead or expired:
             log.info("accounts settled", dead_reservations=dead, expired_rollouts=expired)
+
+
+async def _watch_profiles(wiring: Wiring) -> None:
+    """Put in force what other processes were told."""
+    while True:
+        await asyncio.sleep(PROFILES_EVERY_S)
+        before = wiring.profiles.changes
+        try:
+            stored = await wiring.store.stored_profiles()
+            # What was read may be older than what was changed here meanwhile.
+            if wiring.profiles.changes == before:
+                wiring.profiles.restore(stored)
+        except StoreDown as error:
+            log.warning("profiles could not be looked at", reason=error.message)
 
 
 class Server(uvicorn.Server):

@@ -88,6 +88,7 @@ class Asking:
 
     async def _exchange(self, plan: Plan) -> Part:
         weights = self._wiring.weights
+        await weights.refresh()
         if weights.of(plan.engine).version is None:
             await weights.look(plan.engine)
         before, request = weights.of(plan.engine), weights.salted(plan.engine, self._encode(plan))

@@ -20,6 +20,8 @@ class Profiles:
     def __init__(self, configured: Mapping[str, ProfileSettings]) -> None:
         self._configured = {name: values.named(name) for name, values in configured.items()}
         self._in_force = dict(self._configured)
+        self.changes = 0
+        """How often a profile was changed in this process."""
 
     def restore(self, stored: Iterable[StoredProfile]) -> tuple[str, ...]:
         """Put stored changes in force; returns the names of those that newer settings overrule."""
@@ -50,6 +52,7 @@ class Profiles:
     def put(self, profile: Profile) -> None:
         """Put a profile in force from the next call on."""
         self._in_force[profile.name] = profile
+        self.changes += 1
 
     def of_rollout(self, rollout: Rollout) -> Profile:
         """The rollout's profile with its own values on top."""

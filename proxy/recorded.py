@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy import clock
-from proxy.model import CallId, Completion, JsonObject, Tokens
+from proxy.model import CallId, Completion, Failure, JsonObject, Outcome, Tokens
 from proxy.running import Head, Running
 
 
@@ -24,6 +24,11 @@ def recorded_reply(calls: Sequence[JsonObject]) -> Running | None:
         running.publish(call["seed"]["choice"], whole_event(call))
     running.end(tuple(completion_of(call) for call in calls))
     return running
+
+
+def outcome_of(call: JsonObject) -> Outcome:
+    """How a call ended, out of its document."""
+    return completion_of(call) if call["state"] == "done" else Failure(**call["failure"])
 
 
 def whole_event(call: JsonObject) -> JsonObject:

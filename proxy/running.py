@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias
 
 from proxy.errors import Busy, ProxyError
@@ -34,7 +35,7 @@ class Head:
     model: str
     """The engine's name for it."""
     plans: tuple[Plan, ...] = ()
-    """One per choice; none where the reply comes out of the store."""
+    """One per choice; none where the reply comes out of the store, from another process at times."""
 
 
 class Running:
@@ -204,8 +205,9 @@ class Turns:
         return self._running.get(request_id)
 
     def call_ids(self) -> tuple[CallId, ...]:
-        """The calls whose leases this process must keep."""
-        return tuple(call_id for running in self._running.values() for call_id in running.head.call_ids)
+        """The calls whose leases this process must keep; those of a reply without plans are another's."""
+        drawn = (running.head.call_ids for running in self._running.values() if running.head.plans)
+        return tuple(chain.from_iterable(drawn))
 
     async def drain(self, seconds: float, commit_s: float) -> None:
         """Let turns end by themselves, then cut the rest and wait until they are recorded."""

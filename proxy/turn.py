@@ -19,16 +19,30 @@ from proxy.engine.fit import judge_replay, tells_candidates
 from proxy.engine.pool import DIALECTS
 from proxy.errors import EngineFault, EngineUnready, ProxyError, RolloutClosed, StoreDown, TakenOver
 from proxy.exchange import Exchanged, exchange_all, first_failure
+from proxy.following import settled_elsewhere
 from proxy.length import decide_room
-from proxy.model import Ask, Call, Claimed, Completion, Delivery, Failure, Outcome, Parent, Plan, Replayable, Timing
+from proxy.model import (
+    Ask,
+    Call,
+    Claimed,
+    Completion,
+    Delivery,
+    Failure,
+    Outcome,
+    Parent,
+    Plan,
+    Replayable,
+    RolloutId,
+    Timing,
+)
 from proxy.playback import play_all
-from proxy.recorded import recorded_reply
+from proxy.recorded import outcome_of, recorded_reply, whole_event
 from proxy.replay.samples import offer
 from proxy.request.parent import echoed_call_ids, echoes, resolve_parent
 from proxy.request.prompt import refuse_foreign_ids
 from proxy.request.sampling import PinRules, pin_sampling
 from proxy.request.senses import refuse_unseen
-from proxy.running import Head, Running
+from proxy.running import Admission, Head, Running
 from proxy.supply import RENDER_FAILED, prove, supply_prefix
 from proxy.wiring import Wiring
 
@@ -61,8 +75,7 @@ async def serve_turn(ask: Ask, wiring: Wiring) -> Served:
             running = Running(head_of(drawn.plans), **wiring.settings.timeouts.of_a_reply())
             wiring.turns.start(running, relay(running, DIALECTS[decision.engine.facts.kind], wiring), admission)
         else:
-            running = await claimed_reply(drawn, wiring)
-            admission.give_back()
+            running = await claimed_reply(drawn, decision, admission, wiring)
         return Served(running, drawn.delivery_id)
 
 
@@ -103,28 +116,49 @@ async def find_parent(ask: Ask, wiring: Wiring) -> tuple[Parent, Mapping[str, st
     return resolve_parent(ask, search), search.engine_call_ids
 
 
-async def claimed_reply(drawn: Drawn, wiring: Wiring) -> Running:
+async def claimed_reply(drawn: Drawn, decision: Decision, admission: Admission, wiring: Wiring) -> Running:
     """The reply that a repeat claims; where there is none to read, its delivery ends before it began."""
     try:
-        return await earlier_reply(drawn, wiring)
+        return await earlier_reply(drawn, decision, admission, wiring)
     except ProxyError:
         await wiring.store.deliver(Delivery(drawn.delivery_id, clock.now(), "error_told", 0))
         raise
 
 
-async def earlier_reply(drawn: Drawn, wiring: Wiring) -> Running:
-    """The reply that a repeat claims: growing in this process, or out of the store."""
+async def earlier_reply(drawn: Drawn, decision: Decision, admission: Admission, wiring: Wiring) -> Running:
+    """The reply that a repeat claims: growing in this process, out of the store, or on its way there from another."""
     assert isinstance(drawn.answer, Claimed)  # noqa: S101  a draw without plans is a claim
-    running = wiring.turns.find(drawn.answer.request_id)
+    request_id, rollout_id = drawn.answer.request_id, decision.ask.identity.rollout_id
+    running = wiring.turns.find(request_id)
+    if running is None:
+        calls = await wiring.store.request_calls(rollout_id, request_id)
+        running = recorded_reply(calls)
     if running is not None:
+        admission.give_back()
         return running
-    calls = [await wiring.store.call(call_id) for call_id in drawn.answer.call_ids]
-    reply = recorded_reply([call for call in calls if call is not None])
-    if reply is None:
-        raise EngineUnready(
-            "the request that this one repeats is being answered by another process", code="repeat_busy"
-        )
-    return reply
+    head = Head(request_id, drawn.answer.call_ids, clock.now(), decision.engine.facts.model)
+    running = Running(head, **wiring.settings.timeouts.of_a_reply())
+    wiring.turns.start(running, follow(running, rollout_id, wiring), admission)
+    return running
+
+
+async def follow(running: Running, rollout_id: RolloutId, wiring: Wiring) -> None:
+    """Show what comes of a request that another process answers."""
+    try:
+        calls = await settled_elsewhere(running, rollout_id, wiring)
+    except Exception:
+        running.fail(ProxyError("the proxy failed in this call; its log says how"))
+        raise
+    if calls is None:
+        message = "another process is still answering the request that this one repeats"
+        running.fail(EngineUnready(message, code="repeat_busy"))
+    elif not calls:
+        running.fail(RolloutClosed(f"rollout {rollout_id!r} was deleted before the reply had ended"))
+    else:
+        for call in calls:
+            if call["state"] == "done":
+                running.publish(call["seed"]["choice"], whole_event(call))
+        show_end(running, [outcome_of(call) for call in calls])
 
 
 def head_of(plans: tuple[Plan, ...]) -> Head:

@@ -38,7 +38,15 @@ class WeightWatch:
 
     async def load(self) -> None:
         """Take over what the store knows."""
-        self._known = {weights.url: weights for weights in await self._store.weights()}
+        for weights in await self._store.weights():
+            # What was read may be older than what was noted meanwhile.
+            if weights.epoch >= self.at(weights.url).epoch:
+                self._keep(weights)
+
+    async def refresh(self) -> None:
+        """Learn what other processes noted before this call, where there are any."""
+        if self._store.is_shared:
+            await self.load()
 
     def of(self, engine: EngineRef) -> Weights:
         """What is known now, without asking anybody."""
@@ -53,9 +61,10 @@ class WeightWatch:
 
         The version is None where an engine that tells did not answer.
         """
+        version = await asyncio.shield(self._asked(engine)) if reports_version(engine.facts) else None
+        await self.refresh()
         if not reports_version(engine.facts):
             return self.of(engine)
-        version = await asyncio.shield(self._asked(engine))
         known = self.of(engine)
         if version is None:
             return replace(known, version=None)
