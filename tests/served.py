@@ -111,7 +111,7 @@ def settings_for(folder: Path, *engine_urls: str, **fields: Any) -> Settings:
     return Settings(
         port=0,
         engines=engine_urls,
-        store=f"sqlite:///{folder / 'rollpin.db'}",
+        store=fields.pop("store", f"sqlite:///{folder / 'rollpin.db'}"),
         secrets_file=folder / "secrets.json",
         admin_token=ADMIN,
         read_token=READER,

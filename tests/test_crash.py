@@ -38,21 +38,21 @@ class Seen:
     begun: set[str] = field(default_factory=set)
 
 
-def run_until_killed(folder: Path, engine_url: str, told: Connection) -> None:
+def run_until_killed(folder: Path, engine_url: str, told: Connection, fields: dict[str, Any]) -> None:
     """The body of the proxy's process."""
     import asyncio
 
     from proxy.app import run_proxy
 
-    settings = settings_for(folder, engine_url, timeouts={"drain_s": 0.1})
+    settings = settings_for(folder, engine_url, **{"timeouts": {"drain_s": 0.1}, **fields})
     asyncio.run(run_proxy(settings, lambda _server, wiring: told.send(wiring.data_port)))
 
 
 @contextmanager
-def proxy_process(folder: Path, engine_url: str) -> Iterator[tuple[Any, str]]:
+def proxy_process(folder: Path, engine_url: str, **fields: Any) -> Iterator[tuple[Any, str]]:
     """A proxy to be killed, and its URL."""
     ours, theirs = forkserver.Pipe()
-    process = forkserver.Process(target=run_until_killed, args=(folder, engine_url, theirs))
+    process = forkserver.Process(target=run_until_killed, args=(folder, engine_url, theirs, fields))
     process.start()
     assert ours.poll(30), "the proxy did not start"
     try:

@@ -1,0 +1,221 @@
+"""Two proxy processes on one PostgreSQL store and one engine: a rollout is one, whichever of them is asked."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from proxy.verify.story import Looking, verify_store
+from tests.fakes import FakeEngine, Fault, Say
+from tests.postgres import PostgresServer
+from tests.served import ADMIN
+from tests.test_crash import new_rollout, proxy_process, read_calls
+
+TURNS = 6
+AT_ONCE = 200
+AGENTS = 8
+PATIENCE_S = 60
+HEADERS = {"authorization": f"Bearer {ADMIN}"}
+RETRIED = {"x-stainless-retry-count": "1"}
+
+
+@dataclass
+class Pair:
+    """Two proxies that know nothing of each other but the store."""
+
+    urls: tuple[str, str]
+    processes: tuple[Any, Any]
+    engine: FakeEngine
+    store: str
+
+    def base_url(self, which: int, rollout_id: str) -> str:
+        return f"{self.urls[which]}/rollouts/{rollout_id}/v1"
+
+    def rollout(self, rollout_id: str = "r") -> str:
+        """The key of a new rollout, made by the first."""
+        return new_rollout(self.urls[0], rollout_id)[1]
+
+    def calls(self, rollout_id: str = "r", which: int = 1) -> list[dict[str, Any]]:
+        return read_calls(self.urls[which], rollout_id)
+
+    def load(self, version: str, *, told_to: int) -> None:
+        """What a trainer does to the engine, and then says to one of the proxies."""
+        httpx.post(f"{self.engine.url}/update_weight_version", json={"new_version": version}).raise_for_status()
+        self.control(told_to, "POST", "/weights", {"version": version}).raise_for_status()
+
+    def control(self, which: int, method: str, path: str, body: Any = None) -> httpx.Response:
+        return httpx.request(method, f"{self.urls[which]}{path}", json=body, headers=HEADERS, timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer) -> Iterator[Pair]:
+    """Two proxies; a parameter is the length of their leases."""
+    lease_s = getattr(request, "param", 60)
+    store = postgres.new_schema()
+    settings = {
+        "store": store,
+        "timeouts": {"drain_s": 0.1, "lease_s": lease_s},
+        "limits": {"calls_at_once_per_rollout": 2 * AT_ONCE, "calls_at_once": 2 * AT_ONCE},
+    }
+    with ExitStack() as stack:
+        engine = stack.enter_context(FakeEngine("vllm", max_model_len=20_000, dev_mode=True))
+        engine.always(Say("Well then."))
+        first, url = stack.enter_context(proxy_process(tmp_path, engine.url, **settings))
+        second, other_url = stack.enter_context(proxy_process(tmp_path, engine.url, **settings))
+        yield Pair((url, other_url), (first, second), engine, store)
+
+
+def ask(
+    base_url: str, key: str, *messages: Any, headers: dict[str, str] | None = None, **fields: Any
+) -> httpx.Response:
+    body = {"messages": list(messages), **fields}
+    sent = {"authorization": f"Bearer {key}", **(headers or {})}
+    return httpx.post(f"{base_url}/chat/completions", json=body, headers=sent, timeout=PATIENCE_S)
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for what must come."""
+    for _ in range(int(PATIENCE_S / 0.02)):
+        if holds():
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError("it did not come")
+
+
+def converse(pair: Pair, key: str, agent: int) -> None:
+    """A conversation whose turns go to the two proxies in turn."""
+    talk = [user(f"You are agent {agent}.")]
+    for turn in range(TURNS):
+        answer = ask(pair.base_url((turn + agent) % 2, "r"), key, *talk)
+        assert answer.status_code == 200, answer.text
+        talk += [{"role": "assistant", "content": answer.json()["choices"][0]["message"]["content"]}, user("Go on.")]
+
+
+def test_turns_through_both_are_one_branch(pair: Pair) -> None:
+    """Each goes on from the ids that the other process recorded, for several agents at once."""
+    key = pair.rollout()
+    with ThreadPoolExecutor(AGENTS) as threads:
+        list(threads.map(lambda agent: converse(pair, key, agent), range(AGENTS)))
+    calls = pair.calls()
+    branches = pair.control(0, "GET", "/rollouts/r/trajectory").json()["branches"]
+
+    assert len(calls) == AGENTS * TURNS
+    assert [len(branch["owned_call_ids"]) for branch in branches] == [TURNS] * AGENTS
+    for agent in range(AGENTS):
+        mine = [call for call in calls if call["messages"][0]["content"] == f"You are agent {agent}."]
+        assert [call["prefix"]["reason"] for call in mine] == ["first_turn"] + ["exact"] * (TURNS - 1)
+        for earlier, later in pairwise(mine):
+            so_far = earlier["prompt_token_ids"] + earlier["completion_token_ids"]
+            assert later["prefix"]["supplied"]
+            assert later["prompt_token_ids"][: len(so_far)] == so_far
+    assert verify_store(pair.store, Looking()).faults == []
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("happens", "status"), [(Say("Only once."), 200), (Fault.status(500), 502)], ids=["well", "ill"]
+)
+def test_a_repeat_that_goes_to_the_other_process_waits_for_the_reply(
+    pair: Pair, happens: Any, status: int, *, stream: bool
+) -> None:
+    """One draw and two readings of it, however it ends; a pause holds it back until both are there."""
+    key = pair.rollout()
+    pair.engine.script(happens)
+    pair.control(0, "POST", "/pause", {"mode": "wait", "lease_s": 60})
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(ask, pair.base_url(0, "r"), key, user("hello"))
+        until(lambda: len(pair.calls()) == 1)
+        second = threads.submit(ask, pair.base_url(1, "r"), key, user("hello"), headers=RETRIED, stream=stream)
+        until(lambda: len(pair.calls()[0]["deliveries"]) == 2)
+        (held,) = pair.calls()
+        pair.control(0, "POST", "/resume")
+        replies = [one.result() for one in (first, second)]
+    (call,) = pair.calls()
+
+    assert held["state"] == "reserved"
+    assert [reply.status_code for reply in replies] == [status, status]
+    assert all(("Only once." in reply.text) == (status == 200) for reply in replies)
+    assert call["state"] == ("done" if status == 200 else "failed")
+    assert [delivery["claim"] for delivery in call["deliveries"]] == [None, "retry_count"]
+
+
+def test_a_retry_claims_what_the_other_process_failed_at(pair: Pair) -> None:
+    """The same draw again, with the same seed."""
+    key = pair.rollout()
+    pair.engine.script(Fault.status(500))
+    failed = ask(pair.base_url(0, "r"), key, user("hello"))
+    again = ask(pair.base_url(1, "r"), key, user("hello"))
+    (call,) = pair.calls()
+
+    assert (failed.status_code, again.status_code) == (502, 200)
+    assert (call["state"], call["seed"]["occurrence"]) == ("done", 0)
+    assert [failure["kind"] for failure in call["earlier_failures"]] == ["engine_error"]
+
+
+@pytest.mark.parametrize("pair", [2], indirect=True, ids=["short-leases"])
+def test_a_killed_process_is_survived(pair: Pair) -> None:
+    """Once its lease is over, the retry at the other one claims its draw, and the rollout goes on supplied."""
+    key = pair.rollout()
+    assert ask(pair.base_url(0, "r"), key, user("hello")).status_code == 200
+    pair.engine.script(Fault.stall_before_headers(PATIENCE_S))
+    talk = (user("hello"), {"role": "assistant", "content": "Well then."}, user("and?"))
+    with ThreadPoolExecutor(1) as threads:
+        cut = threads.submit(ask, pair.base_url(0, "r"), key, *talk)
+        until(lambda: len(pair.calls()) == 2)
+        pair.processes[0].kill()
+        assert isinstance(cut.exception(), httpx.HTTPError)
+    until(lambda: [call["state"] for call in pair.calls()] == ["done", "failed"])
+    again = ask(pair.base_url(1, "r"), key, *talk)
+    calls = pair.calls()
+
+    assert again.status_code == 200
+    assert [(call["state"], call["prefix"]["reason"]) for call in calls] == [("done", "first_turn"), ("done", "exact")]
+    assert [failure["kind"] for failure in calls[1]["earlier_failures"]] == ["proxy_died"]
+    # Dead and lost are one loss, whichever is noticed first.
+    assert [delivery["claim"] in {"failed", "client_gone"} for delivery in calls[1]["deliveries"]] == [False, True]
+
+
+def test_what_trainers_say_to_one_reaches_the_other(pair: Pair) -> None:
+    """A pause holds at once at both, new weights from the next call on, a profile soon."""
+    key = pair.rollout()
+    paused = pair.control(0, "POST", "/pause", {"mode": "wait", "lease_s": 60})
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(ask, pair.base_url(1, "r"), key, user("hello"))
+        until(lambda: len(pair.calls()) == 1)
+        asked_by_then = len(pair.engine.requests)
+        pair.load("step-2", told_to=1)
+        pair.control(1, "POST", "/resume")
+        answer = waiting.result()
+    pair.load("step-3", told_to=0)
+    ask(pair.base_url(1, "r"), key, user("and then?"))
+    pair.control(0, "PUT", "/profiles/train", {"temperature": 0.5})
+    until(lambda: pair.control(1, "GET", "/profiles/train").json()["temperature"] == 0.5)
+    versions = [segment["weight_version"] for call in pair.calls() for segment in call["segments"]]
+
+    assert paused.status_code == 200, paused.text
+    assert (asked_by_then, answer.status_code) == (0, 200)
+    assert versions == ["step-2", "step-3"]
+
+
+def test_hundreds_at_once_get_numbers_of_their_own(pair: Pair) -> None:
+    """One question, drawn two hundred times through both: no occurrence, no place and no seed is given twice."""
+    key = pair.rollout()
+    with ThreadPoolExecutor(AT_ONCE // 4) as threads:
+        answers = list(threads.map(lambda n: ask(pair.base_url(n % 2, "r"), key, user("hello")), range(AT_ONCE)))
+    calls = pair.calls()
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert sorted(call["seed"]["occurrence"] for call in calls) == list(range(AT_ONCE))
+    assert len({call["seed"]["value"] for call in calls}) == AT_ONCE
+    assert verify_store(pair.store, Looking()).faults == []
