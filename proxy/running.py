@@ -41,8 +41,10 @@ class Head:
 class Running:
     """The reply to one request: events of all its choices as they come, then an ending. Any number of readers."""
 
-    def __init__(self, head: Head, *, call_s: float = 0, orphan_grace_s: float = 0) -> None:
+    def __init__(self, head: Head, *, call_s: float = 0, orphan_grace_s: float = 0, is_followed: bool = False) -> None:
         self.head = head
+        self.is_followed = is_followed
+        """Whether another process draws it, and keeps its leases."""
         self._grace_s = orphan_grace_s
         self._events: list[ChoiceEvent] = []
         self._held: list[ChoiceEvent] = []
@@ -205,8 +207,8 @@ class Turns:
         return self._running.get(request_id)
 
     def call_ids(self) -> tuple[CallId, ...]:
-        """The calls whose leases this process must keep; those of a reply without plans are another's."""
-        drawn = (running.head.call_ids for running in self._running.values() if running.head.plans)
+        """The calls whose leases this process must keep."""
+        drawn = (running.head.call_ids for running in self._running.values() if not running.is_followed)
         return tuple(chain.from_iterable(drawn))
 
     async def drain(self, seconds: float, commit_s: float) -> None:
