@@ -41,10 +41,8 @@ class Head:
 class Running:
     """The reply to one request: events of all its choices as they come, then an ending. Any number of readers."""
 
-    def __init__(self, head: Head, *, call_s: float = 0, orphan_grace_s: float = 0, is_followed: bool = False) -> None:
+    def __init__(self, head: Head, *, call_s: float = 0, orphan_grace_s: float = 0) -> None:
         self.head = head
-        self.is_followed = is_followed
-        """Whether another process draws it, and keeps its leases."""
         self._grace_s = orphan_grace_s
         self._events: list[ChoiceEvent] = []
         self._held: list[ChoiceEvent] = []
@@ -54,6 +52,8 @@ class Running:
         self._latest = asyncio.get_running_loop().time() + call_s
         self._until = self._latest
         self._limit: asyncio.Timeout | None = None
+        self.is_followed = False
+        """Whether another process draws it, and keeps its leases."""
         self.is_abandoned = False
         """Whether everybody who waited for this reply has left."""
         self.is_stopped = False

@@ -137,7 +137,8 @@ async def earlier_reply(drawn: Drawn, decision: Decision, admission: Admission, 
         admission.give_back()
         return running
     head = Head(request_id, drawn.answer.call_ids, clock.now(), decision.engine.facts.model)
-    running = Running(head, **wiring.settings.timeouts.of_a_reply(), is_followed=True)
+    running = Running(head, **wiring.settings.timeouts.of_a_reply())
+    running.is_followed = True
     wiring.turns.start(running, follow(running, rollout_id, wiring), admission)
     return running
 
