@@ -1,7 +1,9 @@
 """The kit that runs real harnesses, tried on small programs: nothing of a run stays behind, and nothing gets out."""
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from tests.harnesses.kit import places
 from tests.harnesses.kit.install import COMPLETE, InstallError, ensure_installed, is_installed
 from tests.harnesses.kit.places import PythonPackages
 from tests.harnesses.kit.running import Run, run_harness
-from tests.harnesses.page import page
+from tests.harnesses.page import AIM, page
 from tests.harnesses.roster import IN_CI, ROSTER
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +33,16 @@ def is_running(pid: str) -> bool:
     """It exists, and is more than an entry that nobody has collected yet."""
     stat = Path("/proc", pid, "stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
+
+
+def test_a_time_limit_is_set_where_the_page_says() -> None:
+    """The last part of the setting's name stands in what the harness is given for it, and not else."""
+    for harness in (one for one in ROSTER if one.time_setting):
+        name = harness.time_setting.rpartition(".")[2]
+        timed, usual = (str(harness.prepare(replace(AIM, timeout_s=limit), "TASK")) for limit in (7, None))
+
+        assert re.search(rf"{name}\W+7", timed), harness.name
+        assert not re.search(rf"{name}\W+7", usual), harness.name
 
 
 def test_the_page_is_what_the_tests_assert() -> None:

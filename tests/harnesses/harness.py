@@ -92,6 +92,8 @@ class Harness:
     """After which trouble it keeps half a reply and asks for the rest of it; after any other it asks again."""
     time_limit: Literal["headers", "silence", "none"] = "headers"
     """Where its time limit counts: until the reply begins, between its events too, or nowhere, as it has no setting."""
+    time_setting: str = ""
+    """By which setting that is; programs here have it in their code."""
     wants_outside: frozenset[str] = frozenset()
     """Hosts that it tries to reach besides the base URL, whatever it is told."""
     notes: tuple[str, ...] = ()

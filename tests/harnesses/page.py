@@ -103,6 +103,15 @@ def facts(harness: Harness) -> Iterator[str]:
         )
     if harness.marks:
         yield f"Names its session in {listed(harness.marks)}."
+    yield from calls_besides(harness)
+    yield from troubles(harness)
+    if harness.wants_outside:
+        yield f"Tries to reach {listed(harness.wants_outside)}, and does without."
+    yield from harness.notes
+
+
+def calls_besides(harness: Harness) -> Iterator[str]:
+    """Of side calls and sub-agents."""
     if harness.side_calls:
         yield f"Makes calls of its own: {', '.join(dict.fromkeys(harness.side_calls))}."
     if harness.afterwards:
@@ -110,6 +119,10 @@ def facts(harness: Harness) -> Iterator[str]:
     if harness.delegate:
         marked = f"marks them by {listed(harness.agent_marks)}" if harness.agent_marks else "does not mark them"
         yield f"Hands tasks to sub-agents by the tool `{harness.delegate('')[0]}`, and {marked}."
+
+
+def troubles(harness: Harness) -> Iterator[str]:
+    """What it does about its history, a broken stream, and a silent engine."""
     if harness.rewrites:
         yield (
             "Rewrites what stands before its reply: a later call goes on from no recorded one (`root`, reason "
@@ -120,11 +133,10 @@ def facts(harness: Harness) -> Iterator[str]:
             "Ends the task where an error is told in mid-stream, and takes a wordless break for the reply's end; with "
             "[`hold_streams`](apis.md#held-streams) it asks again."
         )
+    if harness.time_setting:
+        yield f"How long it waits for the engine is set by `{harness.time_setting}`."
     if harness.time_limit == "silence":
         yield "Its time limit counts between the events of a stream, not before them."
-    if harness.wants_outside:
-        yield f"Tries to reach {listed(harness.wants_outside)}, and does without."
-    yield from harness.notes
 
 
 def listed(names: frozenset[str]) -> str:

@@ -34,7 +34,8 @@ MEANINGS: Mapping[Column, str] = {
     "cut in text": "the same where it breaks in the middle of what the model says; `goes on` says that the harness "
     "kept the half and asked for the rest: the half is left out as a failed call, and the rest counts once",
     "cut, held": "the same with [`hold_streams`](apis.md#held-streams), and signs of life before the break",
-    "timeout": "the same where the engine falls silent for longer than the harness waits",
+    "timeout": "the same where the engine falls silent for longer than the harness waits; `no such setting` says that "
+    "how long it waits cannot be set",
     "side calls": "calls besides the task's own, and what they are for; they are not trained on",
     "sub-agents": "the task handed to another agent: `own lane` says that its calls are recorded, their parents found, "
     "and that they stand in branches of kind `subagent`",

@@ -28,6 +28,7 @@ CLAUDE = Harness(
     shell=lambda command: ("Bash", {"command": command, "description": "Runs a command"}),
     delegate=lambda task: ("Agent", {"description": "Look", "prompt": task, "subagent_type": "general-purpose"}),
     streams=True,
+    time_setting="API_TIMEOUT_MS",
     asks=frozenset({"max_tokens"}),
     marks=frozenset({"x-claude-code-session-id"}),
     agent_marks=frozenset({"x-claude-code-agent-id"}),

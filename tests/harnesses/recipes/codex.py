@@ -45,6 +45,7 @@ CODEX_CLI = Harness(
     wait=lambda told: ("wait_agent", {"targets": AGENT_ID.findall(told)}),
     streams=True,
     time_limit="silence",
+    time_setting="model_providers.rollpin.stream_idle_timeout_ms",
     asks=frozenset({"tool_choice"}),
     marks=frozenset({"session-id", "thread-id"}),
     agent_marks=frozenset({"x-codex-parent-thread-id", "x-openai-subagent"}),

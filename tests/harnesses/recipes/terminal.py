@@ -130,6 +130,7 @@ MINI_SWE = Harness(
     prepare=mini_swe_agent,
     shell=bash,
     finish=lambda _answer: bash("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
+    time_setting="model.model_kwargs.timeout",
 )
 
 OPENCODE_CLI = Harness(
@@ -146,6 +147,7 @@ OPENCODE_CLI = Harness(
     side_calls=("title",),
     marks=frozenset({"x-session-id"}),
     agent_marks=frozenset({"x-parent-session-id"}),
+    time_setting="provider.rollpin.options.headerTimeout",
     wants_outside=frozenset({"registry.npmjs.org:443"}),
 )
 
@@ -161,6 +163,7 @@ QWEN = Harness(
     delegate=lambda task: ("agent", {"description": "Look", "prompt": task, "subagent_type": "general-purpose"}),
     streams=True,
     afterwards=("memory",),
+    time_setting="model.generationConfig.timeout",
     goes_on=frozenset({"cut in text"}),
     notes=(
         "After a half that it kept, later turns tell both halves as one reply, which no call made.",
@@ -187,6 +190,7 @@ CLINE_CLI = Harness(
     notes=(
         "Asks again only where it saw nothing of a reply, no word and no thought, and the error says that it passes.",
         "It knows that by the status (408, 409, 425, 429, 5xx), or by `provider returned error` in the message.",
+        "Its provider setting `timeout` does nothing here; after 300 s without a byte, Bun's limit, it ends its task.",
     ),
 )
 
@@ -200,6 +204,7 @@ PI_CLI = Harness(
     shell=bash,
     streams=True,
     asks=frozenset({"max_completion_tokens"}),
+    time_setting="retry.provider.timeoutMs",
 )
 
 AIDER_CLI = Harness(
@@ -213,6 +218,7 @@ AIDER_CLI = Harness(
     turns=2,
     rewrites=1,
     side_calls=("commit message", "commit message"),
+    time_setting="--timeout",
     streams=True,
     asks=frozenset({"temperature"}),
     wants_outside=frozenset({"raw.githubusercontent.com:443"}),
