@@ -25,7 +25,7 @@ model = OpenAIServerModel(
     client_kwargs={"timeout": float(os.environ.get("TIMEOUT_S", "600"))},
 )
 
-reader = ToolCallingAgent(tools=[bash], model=model, name="reader", description="Reads files.")
 steps = int(os.environ.get("MAX_STEPS", "6"))
+reader = ToolCallingAgent(tools=[bash], model=model, name="reader", description="Reads files.", max_steps=steps)
 agent = ToolCallingAgent(tools=[bash], model=model, managed_agents=[reader], max_steps=steps)
 print(agent.run(sys.argv[1]))
