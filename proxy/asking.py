@@ -98,7 +98,7 @@ class Asking:
             async for event in events:
                 self.first_event_s = self.first_event_s or clock.ticks() - self._started
                 said = fold.feed(event)
-                if fold.ended or not said.get("choices"):
+                if fold.ended:
                     self._held.append(said)
                 elif not self._parts and not (self._interruptions and _says_nothing(said)):
                     self._running.publish(plan.seed.choice, said)

@@ -211,6 +211,17 @@ def test_a_call_aborted_before_its_first_token_is_simply_asked_again(start: Any,
     assert len(client.call()["segments"]) == 1
 
 
+@KINDS
+def test_a_call_aborted_before_its_first_token_tells_its_usage_once(start: Any, kind: str) -> None:
+    """What the aborted part counted, which is nothing, is not shown."""
+    client, engine = start(kind)
+    engine.script(Fault.abort(0))
+    events = client.stream(**TALK, stream_options={"include_usage": True})
+    usages = [event["usage"] for event in events if event.get("usage")]
+
+    assert [usage["completion_tokens"] for usage in usages] == [once_length(client.call())]
+
+
 def test_no_exchange_with_sglang_goes_by_a_name_under_which_it_aborts_an_earlier_one(start: Any) -> None:
     """It does so by the name's beginning, two seconds after each stream: a part that has just begun must not be hit."""
     client, engine = start("sglang")
