@@ -60,9 +60,10 @@ class Site:
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
-    def in_flight(self) -> int:
-        """How many calls are being answered, by the proxy's count."""
-        return len(self.proxy.wiring.turns.call_ids())
+    def is_ready(self, *, proven: bool) -> bool:
+        """Whether the proxy has found its engine, and put it to its probe where it is to."""
+        (engine,) = self.proxy.control.get("/engines").json()["engines"]
+        return engine["problem"] is None and (engine["probe"] is not None or not proven)
 
     def running_requests(self) -> int:
         """How many requests the engine is busy with, by its own count, which a busy vLLM tells late."""
@@ -88,7 +89,9 @@ def site_before(engine: Engine, folder: Path, **settings: Any) -> Iterator[Site]
     """A proxy before an engine for the length of the block, and clients that are in no hurry."""
     with served(settings_for(folder, engine.url, **settings)) as proxy:
         proxy.control.timeout = PATIENCE_S
-        yield Site(engine, proxy)
+        site = Site(engine, proxy)
+        until(lambda: site.is_ready(proven=settings.get("prove_engines", False)))
+        yield site
 
 
 def patient(client: RolloutClient) -> RolloutClient:
