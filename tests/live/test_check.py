@@ -122,7 +122,7 @@ def drawn(site: Site, sample: int) -> dict[str, Any]:
 
 
 def evaluated(site: Site) -> dict[str, Any]:
-    """A greedy call of as many."""
+    """A greedy call that outlasts them."""
     client = site.rollout("evaluated", profile="validation")
-    assert client.chat("def main():", max_tokens=120, **NO_END).status_code == 200
+    assert client.chat("def main():", max_tokens=400, **NO_END).status_code == 200
     return client.call()

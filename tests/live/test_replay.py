@@ -140,7 +140,7 @@ def test_a_call_that_was_disturbed_on_purpose_is_not_claimed(site: Site, tmp_pat
     hasty = {"class_wait_s": 0.1, "class_patience_s": 0.3}
     with site_before(site.engine, tmp_path, timeouts=hasty) as own:
         pair = own.rollout("plain"), own.rollout("filtered", sampling={"top_p": 0.9})
-        at_once([lambda c=c: c.chat("import os", max_tokens=200, **NO_END) for c in pair])
+        at_once([lambda c=c: c.chat("import os", max_tokens=400, **NO_END) for c in pair])
         calls = [client.call() for client in pair]
         words = [replay(own.proxy, client.rollout_id).words for client in pair]
 
