@@ -116,7 +116,7 @@ def repeat_mark(decision: Decision, wiring: Wiring) -> RepeatMark:
     return RepeatMark(
         ask_hash=digest([ASK_MARK, lane, asked, drawn_by, ask.choices, shown]),
         idempotency_key=ask.identity.idempotency_key,
-        is_retry=ask.identity.retry_count > 0,
+        is_retry=ask.identity.retry_count > 0 and not wiring.refusals.explain(ask),
     )
 
 

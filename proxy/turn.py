@@ -67,8 +67,9 @@ async def serve_turn(ask: Ask, wiring: Wiring) -> Served:
 
     Raises ProxyError where it may not happen; then nothing was recorded and no engine was asked.
     """
-    wiring.pauses.check()
-    with wiring.turns.admission(ask.identity.rollout_id, ask.choices) as admission:
+    rollout_id = ask.identity.rollout_id
+    with wiring.refusals.noting(ask), wiring.turns.admission(rollout_id, ask.choices) as admission:
+        wiring.pauses.check()
         decision = await decide(ask, wiring)
         drawn = await draw(decision, wiring)
         if drawn.plans:

@@ -18,6 +18,7 @@ from proxy.pauses import Pauses
 from proxy.profiles import Profiles
 from proxy.record.opening import store_at
 from proxy.record.store import Store
+from proxy.refusals import Refusals
 from proxy.request.templates import Templates
 from proxy.running import Turns
 from proxy.settings import Settings
@@ -48,6 +49,7 @@ class Wiring:
     """The port that harnesses reach, known once it is bound."""
     pauses: Pauses
     weights: WeightWatch
+    refusals: Refusals = field(default_factory=Refusals)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the proxy takes no more requests: replies that would never end by themselves end now."""
     aside: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))

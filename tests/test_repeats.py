@@ -333,16 +333,18 @@ def test_a_slow_proxys_reply_is_not_shown_once_another_try_was_made(
     client: RolloutClient, engine: FakeEngine, *, stream: bool
 ) -> None:
     """Its lease had lapsed, as if it were dead: what its client would see is not what is on record."""
-    engine.script(Fault.stall(STALL_AFTER, 0.6, WORDS), Say("another try"))
-    slow = Reader(client, stream=stream)
-    until(lambda: engine.requests)
+    engine.script(WORDS, Say("another try"))
+    gate, slow = Gate(client.proxy), Reader(client, stream=stream)
+    until(lambda: gate.waiting == 1)
     assert client.proxy.do(client.proxy.wiring.store.sweep(LONG_AFTER)) == 1
-    again = send(client)
+    again = Reader(client)
+    until(lambda: gate.waiting == 2)
+    gate.open()
     slow.ended()
     error = slow.error if stream else json.loads("".join(slow.lines))["error"]
     call = client.call()
 
-    assert again.json()["choices"][0]["message"]["content"] == call["message"]["content"] == "another try"
+    assert again.ended().text == call["message"]["content"] == "another try"
     assert error
     assert error["code"] == "draw_taken_over"
     assert not slow.is_done
@@ -458,6 +460,56 @@ def test_keys_tell_draws_apart(client: RolloutClient, engine: FakeEngine) -> Non
 
     assert call_id(answers[0]) == call_id(answers[2]) != call_id(answers[1])
     assert [call["seed"]["occurrence"] for call in client.calls()] == [0, 1]
+
+
+# --- after being turned away ---
+
+
+@pytest.fixture
+def narrow(shared: tuple[ServedProxy, FakeEngine], tmp_path: Path) -> Iterator[RolloutClient]:
+    """A rollout with room for one call at a time."""
+    limits = {"calls_at_once_per_rollout": 1}
+    with served(settings_for(tmp_path, shared[1].url, limits=limits)) as proxy:
+        yield proxy.rollout()
+
+
+@pytest.mark.parametrize("refusals", [1, 3])
+def test_a_retry_of_what_was_turned_away_is_a_draw_of_its_own(narrow: RolloutClient, refusals: int) -> None:
+    """Nothing was drawn for it: the one identical call on record is another sample, and no second may be its echo."""
+    gate, first = Gate(narrow.proxy), Reader(narrow)
+    until(lambda: gate.waiting)
+    refused = [send(narrow, headers={"x-stainless-retry-count": str(tries)}) for tries in range(refusals)]
+    gate.open()
+    assert {error_of(answer)["code"] for answer in refused} == {"too_many_calls"}
+    assert first.ended().is_done
+    own = send(narrow, headers={"x-stainless-retry-count": str(refusals)})
+    calls = narrow.calls()
+
+    assert [call["call_id"] for call in calls][1:] == [call_id(own)]
+    assert [call["seed"]["occurrence"] for call in calls] == [0, 1]
+
+
+def test_sdks_that_are_turned_away_draw_each_for_itself(narrow: RolloutClient, engine: FakeEngine) -> None:
+    """Best of three, at once, with room for one."""
+    engine.always(WORDS)
+    created, answers = narrow.created, list[Any]()
+
+    def ask() -> None:
+        with openai.OpenAI(base_url=created["base_url"], api_key=created["api_key"], max_retries=50) as sdk:
+            answers.append(
+                sdk.chat.completions.with_raw_response.create(
+                    model="policy", messages=[{"role": "user", "content": "hello"}]
+                )
+            )
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert len({answer.headers["x-rollpin-call-id"] for answer in answers}) == 3
+    assert [call["seed"]["occurrence"] for call in narrow.calls()] == [0, 1, 2]
 
 
 # --- what breaks again and again ---
