@@ -109,6 +109,13 @@ def test_a_turn_cut_in_its_answer_gets_the_templates_own_end() -> None:
     assert outcome.end == "cut"
 
 
+def test_an_end_on_which_the_limit_fell_is_not_doubled() -> None:
+    """The engine calls the turn cut, and no turn has ended by that token before; the template prints it there."""
+    outcome = Asked().find(turn(said="It is 4.<|im_end|>", end=None))
+
+    assert tail_text(outcome).startswith("\n<|im_start|>user\n")
+
+
 @pytest.mark.parametrize(
     ("reason", "refused"),
     [
@@ -118,7 +125,9 @@ def test_a_turn_cut_in_its_answer_gets_the_templates_own_end() -> None:
         ("cut_in_call", turn(TASK, CALL, RESULT, said='<tool_call>{"a"', end=None)),
         ("cut_in_reasoning", turn(TASK, {**ANSWER, "content": ""}, NEXT, said="<think>It", end=None)),
         ("cut_not_in_answer", turn(said='It is 4.<tool_call>{"name', end=None)),
-        ("cut_not_in_answer", turn(said="It is 4.<|im_end|>", end=None)),
+        ("cut_not_in_answer", turn(said="It is 4.<|im_end|>\n", end=None)),
+        ("cut_not_in_answer", turn(said="It is 4, or 5.<|im_end|>", end=None)),
+        ("cut_not_in_answer", turn(said="It is 4.<|im_start|>", end=None)),
         ("too_many_texts", turn(TASK, ANSWER, *[NEXT] * 1001)),
         ("another_end", turn(end=TURN_START, is_natural=False, is_at_stop_id=True)),
         ("media", turn(TASK, ANSWER, {"role": "user", "content": [{"type": "image_url", "image_url": {}}]})),
