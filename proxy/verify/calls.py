@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from proxy.ids import pack_ids
 from proxy.model import JsonObject
-from proxy.record.packing import pack_logprobs, tokens_hash
+from proxy.record.packing import ids_hash, pack_logprobs, tokens_hash
 from proxy.request.conversation import read_conversation
 from proxy.request.seed import mint_seed, seed_from_client
 from proxy.verify.faults import CheckName, Fault
@@ -25,13 +25,15 @@ class Known:
     order: Mapping[str, int]
     """Place of every call of the rollout."""
     states: Mapping[str, str]
+    ids_hashes: Mapping[str, str | None]
+    """By which equal replies are told, where calls have one."""
 
 
 def check_call(call: JsonObject, known: Known) -> Iterator[Fault]:
     """Every fault of one `rollpin.call/1` document."""
     if call["state"] not in {"done", "failed"}:
         return
-    yield from _check_tokens(call)
+    yield from _check_tokens(call, known)
     yield from _check_segments(call)
     yield from _check_seeds(call, known)
     yield from _check_context(call)
@@ -42,7 +44,7 @@ def _fault(call: JsonObject, check: CheckName, message: str) -> Fault:
     return Fault(check, message, call["rollout_id"], call["call_id"])
 
 
-def _check_tokens(call: JsonObject) -> Iterator[Fault]:
+def _check_tokens(call: JsonObject, known: Known) -> Iterator[Fault]:
     """Ids are within the vocabulary; those of a whole reply have a logprob each, and are as many as the engine said."""
     prompt, completion = call["prompt_token_ids"], call["completion_token_ids"]
     if prompt is None:
@@ -54,6 +56,13 @@ def _check_tokens(call: JsonObject) -> Iterator[Fault]:
         yield _fault(call, "tokens", f"id {strange[0]} is beyond the vocabulary of {size}")
     if call.get("tokens_hash") not in {None, _hash_of(call)}:
         yield _fault(call, "tokens", "ids or logprobs are not those that were recorded")
+    # Calls of early versions were given the other hash, which covers more.
+    if known.ids_hashes[call["call_id"]] not in {
+        None,
+        ids_hash(pack_ids(prompt), pack_ids(completion)),
+        _hash_of(call),
+    }:
+        yield _fault(call, "tokens", "the hash by which equal replies are told is not that of these ids")
     if call["state"] != "done" or not call["capture"]["complete"]:
         return
     logprobs = call["logprobs"]

@@ -99,6 +99,7 @@ def _check_rollout(
         run_seed,
         order={row["call_id"]: row["seq"] for row in book.rows},
         states={row["call_id"]: row["state"] for row in book.rows},
+        ids_hashes={row["call_id"]: row["ids_hash"] for row in book.rows},
     )
     facts, rollout_id = list[CallFacts](), book.rollout["rollout_id"]
     try:

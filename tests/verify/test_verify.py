@@ -61,6 +61,14 @@ HARM = {
         (pack_ids([1, 2, 3]),),
         {"tokens", "segments"},
     ),
+    "a hash of equal replies": (
+        "update calls set ids_hash = (select max(ids_hash) from calls where number <> "
+        + FIRST
+        + ") where number = "
+        + FIRST,
+        (),
+        {"tokens"},
+    ),
     "a logprob": ("update calls set logprobs = substr(logprobs, 1, 5) where number = " + FIRST, (), {"tokens"}),
     "a seed": ("update calls set seed = seed + 1 where number = " + FIRST, (), {"seeds"}),
     "a sample's place": ("update rollouts set sample = 7 where rollout_id = 'a'", (), {"seeds"}),
