@@ -1,5 +1,7 @@
 """Two proxy processes on one PostgreSQL store and one engine: a rollout is one, whichever of them is asked."""
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +25,7 @@ AT_ONCE = 200
 AGENTS = 8
 PATIENCE_S = 60
 HEADERS = {"authorization": f"Bearer {ADMIN}"}
+HELD = "locktype = 'advisory' and mode = 'ShareLock'"
 RETRIED = {"x-stainless-retry-count": "1"}
 
 
@@ -34,6 +37,7 @@ class Pair:
     processes: tuple[Any, Any]
     engine: FakeEngine
     store: str
+    server: PostgresServer
 
     def base_url(self, which: int, rollout_id: str) -> str:
         return f"{self.urls[which]}/rollouts/{rollout_id}/v1"
@@ -44,6 +48,12 @@ class Pair:
 
     def calls(self, rollout_id: str = "r", which: int = 1) -> list[dict[str, Any]]:
         return read_calls(self.urls[which], rollout_id)
+
+    def kill(self, which: int) -> None:
+        """kill -9, and wait until the server has seen it, as it does at once."""
+        self.processes[which].kill()
+        self.processes[which].join(PATIENCE_S)
+        until(lambda: self.server.run(f"select count(*) from pg_locks where {HELD}") == [(1,)])
 
     def load(self, version: str, *, told_to: int) -> None:
         """What a trainer does to the engine, and then says to one of the proxies."""
@@ -69,7 +79,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServe
         engine.always(Say("Well then."))
         first, url = stack.enter_context(proxy_process(tmp_path, engine.url, **settings))
         second, other_url = stack.enter_context(proxy_process(tmp_path, engine.url, **settings))
-        yield Pair((url, other_url), (first, second), engine, store)
+        yield Pair((url, other_url), (first, second), engine, store, postgres)
 
 
 def ask(
@@ -163,9 +173,8 @@ def test_a_retry_claims_what_the_other_process_failed_at(pair: Pair) -> None:
     assert [failure["kind"] for failure in call["earlier_failures"]] == ["engine_error"]
 
 
-@pytest.mark.parametrize("pair", [2], indirect=True, ids=["short-leases"])
 def test_a_killed_process_is_survived(pair: Pair) -> None:
-    """Once its lease is over, the retry at the other one claims its draw, and the rollout goes on supplied."""
+    """The retry that comes to the other one right after claims its draw, and the rollout goes on supplied."""
     key = pair.rollout()
     assert ask(pair.base_url(0, "r"), key, user("hello")).status_code == 200
     pair.engine.script(Fault.stall_before_headers(PATIENCE_S))
@@ -173,17 +182,37 @@ def test_a_killed_process_is_survived(pair: Pair) -> None:
     with ThreadPoolExecutor(1) as threads:
         cut = threads.submit(ask, pair.base_url(0, "r"), key, *talk)
         until(lambda: len(pair.calls()) == 2)
-        pair.processes[0].kill()
+        pair.kill(0)
         assert isinstance(cut.exception(), httpx.HTTPError)
-    until(lambda: [call["state"] for call in pair.calls()] == ["done", "failed"])
     again = ask(pair.base_url(1, "r"), key, *talk)
     calls = pair.calls()
 
     assert again.status_code == 200
     assert [(call["state"], call["prefix"]["reason"]) for call in calls] == [("done", "first_turn"), ("done", "exact")]
     assert [failure["kind"] for failure in calls[1]["earlier_failures"]] == ["proxy_died"]
-    # Dead and lost are one loss, whichever is noticed first.
-    assert [delivery["claim"] in {"failed", "client_gone"} for delivery in calls[1]["deliveries"]] == [False, True]
+    assert [delivery["claim"] for delivery in calls[1]["deliveries"]] == [None, "failed"]
+
+
+@pytest.mark.parametrize("pair", [2], indirect=True, ids=["short-leases"])
+def test_a_process_that_stands_still_is_given_up(pair: Pair) -> None:
+    """By its leases, since its session stays: the retry has its draw, and what it says afterwards is not recorded."""
+    key = pair.rollout()
+    pair.engine.script(Say("The retry's."), Say("Too late."))
+    pair.control(1, "POST", "/pause", {"mode": "wait", "lease_s": 60})
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(ask, pair.base_url(0, "r"), key, user("hello"))
+        until(lambda: len(pair.calls()) == 1)
+        os.kill(pair.processes[0].pid, signal.SIGSTOP)
+        until(lambda: pair.calls()[0]["state"] == "failed")
+        pair.control(1, "POST", "/resume")
+        again = ask(pair.base_url(1, "r"), key, user("hello"))
+        os.kill(pair.processes[0].pid, signal.SIGCONT)
+        told = slow.result()
+    (call,) = pair.calls()
+
+    assert (again.status_code, told.status_code) == (200, 503)
+    assert again.json()["choices"][0]["message"] == call["message"]
+    assert [failure["kind"] for failure in call["earlier_failures"]] == ["proxy_died"]
 
 
 def test_what_trainers_say_to_one_reaches_the_other(pair: Pair) -> None:

@@ -138,6 +138,11 @@ def give_up_all(connection: Connection) -> int:
     return _give_up(connection, connection.execute(_RESERVED).fetchall())
 
 
+def give_up_of(connection: Connection, owner: str) -> int:
+    """Give up every reservation of one process among several, which is dead."""
+    return _give_up(connection, connection.execute(f"{_RESERVED} and owner = ?", (owner,)).fetchall())
+
+
 def set_call_outcome(connection: Connection, call_id: CallId, outcome: JsonObject) -> bool:
     found = connection.execute("select rollout_id from calls where call_id = ?", (call_id,)).fetchone()
     if found is None:

@@ -13,11 +13,13 @@ import psycopg
 
 from proxy import clock
 from proxy.errors import StoreDown
+from proxy.model import Claimed, Reservation, Reserved
 from proxy.record import call_rows, weight_rows
 from proxy.record.database import Connection
 from proxy.record.faults import StoreUnreadable
 from proxy.record.migrations import missing_of, read_migrations, stamp
-from proxy.record.postgres_connection import PostgresConnection, open_session
+from proxy.record.postgres_connection import Opened, PostgresConnection, open_session, placed
+from proxy.record.postgres_presence import HOLD, other_readers, others, part_with_dead
 from proxy.record.row_store import RowStore, StoreReading
 from proxy.record.writer import Durability
 from proxy.store_url import MASK, shown_store_url, store_secrets
@@ -57,6 +59,8 @@ class PostgresDatabase:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self.process = ""
+        """The process that is known to live for as long as it has a session to write with."""
 
     @property
     def name(self) -> str:
@@ -67,10 +71,10 @@ class PostgresDatabase:
         return psycopg.Error
 
     def connect_writing(self) -> PostgresConnection:
-        return PostgresConnection(partial(open_session, self._url, _WRITING, **_OPTIONS))
+        return PostgresConnection(self._open_to_write)
 
     def connect_reading(self) -> PostgresConnection:
-        return PostgresConnection(partial(open_session, self._url, _READING, **_OPTIONS))
+        return PostgresConnection(partial(open_session, self._url, *_READING, **_OPTIONS))
 
     def begin_writing(self, connection: Connection, *, synced: bool) -> None:
         assert isinstance(connection, PostgresConnection)  # noqa: S101  it is one of ours
@@ -87,6 +91,12 @@ class PostgresDatabase:
 
     def down(self, error: BaseException) -> StoreDown:
         return StoreDown(f"store {self.name}: {self._told(str(error))} ({type(error).__name__})")
+
+    def _open_to_write(self) -> Opened:
+        opened = open_session(self._url, *_WRITING, **_OPTIONS)
+        if self.process:
+            opened.execute(placed(HOLD), (self.process,))
+        return opened
 
     def _told(self, text: str) -> str:
         """What the driver says; it may repeat a part of a URL that it could not read."""
@@ -108,7 +118,7 @@ class PostgresReading(StoreReading):
 
 
 class PostgresStore(RowStore):
-    """The whole store: a Store by its Protocol. Nobody owns it; who died is known by its leases."""
+    """The whole store: a Store by its Protocol. Nobody owns it; who died is known by its session, or by its leases."""
 
     is_shared = True
 
@@ -122,13 +132,24 @@ class PostgresStore(RowStore):
             await asyncio.to_thread(self._bring_up_to_date)
             self._writer.start()
             self._reader.start()
-            await self._writer.write(lambda db: _settle_accounts(db, clock.now()), durable=True)
+            await self._writer.write(lambda db: _sweep(db, "", clock.now()), durable=True)
         except (psycopg.Error, OSError) as error:
             await self.close()
             raise self._postgres.down(error) from error
         except BaseException:
             await self.close()
             raise
+
+    async def stay_alive(self, owner: str, until: float, now: float) -> None:
+        is_known = self._postgres.process == owner
+        await self._writer.write(lambda db: _stay_alive(db, owner, until, now, is_known=is_known), durable=False)
+        self._postgres.process = owner
+
+    async def reserve(self, reservation: Reservation) -> Reserved | Claimed:
+        return await self._writer.write(lambda db: _reserve(db, reservation), durable=False)
+
+    async def sweep(self, now: float) -> int:
+        return await self._writer.write(lambda db: _sweep(db, self._postgres.process, now), durable=True)
 
     def _bring_up_to_date(self) -> None:
         """All steps or none, and one process at a time."""
@@ -159,10 +180,23 @@ def applied_steps(connection: Connection) -> set[str]:
     return {row["name"] for row in connection.execute("select name from schema_migrations")}
 
 
-def _settle_accounts(connection: Connection, now: float) -> None:
-    """Account for those whose leases and signs of life lapsed while nobody else was there to do so."""
-    call_rows.sweep(connection, now)
+def _stay_alive(connection: Connection, owner: str, until: float, now: float, *, is_known: bool) -> None:
+    if not is_known:
+        connection.execute(HOLD, (owner,))
+    weight_rows.stay_alive(connection, owner, until, now)
+
+
+def _reserve(connection: Connection, asked: Reservation) -> Reserved | Claimed:
+    """Who reads an identical request's reply from a dead process has lost it: this may be its retry."""
+    part_with_dead(connection, other_readers(connection, asked), asked.asked_at)
+    return call_rows.reserve(connection, asked)
+
+
+def _sweep(connection: Connection, owner: str, now: float) -> int:
+    """Account for the dead, and for those whose leases and signs of life lapsed."""
+    given_up = part_with_dead(connection, others(connection, owner), now)
     weight_rows.part_with_silent(connection, now)
+    return given_up + call_rows.sweep(connection, now)
 
 
 def _check_encoding(connection: Connection, name: str) -> None:

@@ -83,7 +83,7 @@ class PostgresConnection:
         self._opened.close()
 
 
-def open_session(url: str, settings: Sequence[str], **options: Any) -> Opened:
+def open_session(url: str, *settings: str, **options: Any) -> Opened:
     """A session in which transactions are in our own hands, with `settings` run first."""
     opened = psycopg.Connection[NamedRow].connect(url, autocommit=True, row_factory=_named, **options)
     opened.adapters.register_dumper(bool, _TruthDumper)
