@@ -191,6 +191,7 @@ CLINE_CLI = Harness(
         "Asks again only where it saw nothing of a reply, no word and no thought, and the error says that it passes.",
         "It knows that by the status (408, 409, 425, 429, 5xx), or by `provider returned error` in the message.",
         "Its provider setting `timeout` does nothing here; after 300 s without a byte, Bun's limit, it ends its task.",
+        "Rollpin's signs of life keep that from happening: an engine was silent for 340 s, and the task went on.",
     ),
 )
 
