@@ -26,7 +26,7 @@ _FORGET = "update calls set claimable = null where call_id = ?"
 _AGAIN = """
 update calls set state = 'reserved', owner = :owner, lease_until = :lease_until,
     failure_kind = null, prompt_tokens = 0, completion_tokens = 0, prompt_base_call_id = null, prompt_shared = null,
-    prompt_ids = null, completion_ids = null, logprobs = null, message = null, document = null,
+    prompt_ids = null, completion_ids = null, logprobs = null, message = null, document = null, ids_hash = null,
     prefix_eligible = null, prefix_supplied = null, prefix_reason = null, earlier = :earlier
 where call_id = :call_id
 """
