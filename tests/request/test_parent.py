@@ -9,7 +9,7 @@ import pytest
 
 from proxy.api.messages.blocks import Talk
 from proxy.model import CallId, Parent, ParentCandidate, ParentSearch
-from proxy.request.parent import echoes, resolve_parent
+from proxy.request.parent import echoes, resolve_parent, told_apart
 from proxy.request.volatile import settle_volatile
 from tests import make
 
@@ -25,6 +25,7 @@ SAID = {
     ],
 }
 RESULT = {"role": "tool", "tool_call_id": "call_a", "content": "done"}
+KNOWN = {"call_a": "engine-a", "call_b": "engine-b"}
 
 
 def conversation(name: str) -> list[tuple[list[Any], dict[str, Any] | None, str | None]]:
@@ -221,3 +222,33 @@ def test_a_first_turn_is_a_root() -> None:
     """Nothing was said yet."""
     assert resolve(SYSTEM, TASK, known=False) == Parent("root", "first_turn")
     assert echoes(make.ask(SYSTEM, TASK)) == ()
+
+
+RESPELT = SAID | {"reasoning_content": "Need a shell.", "content": "I will."}
+OTHERS = {
+    "another id": SAID | {"tool_calls": [SAID["tool_calls"][0] | {"id": "call_b"}]},
+    "another thought": SAID | {"reasoning_content": "Need a file."},
+    "no thought": {name: SAID[name] for name in ("role", "content", "tool_calls")},
+}
+
+
+@pytest.mark.parametrize("echo", OTHERS.values(), ids=OTHERS)
+def test_replies_that_mean_the_same_are_told_apart_by_ids_and_thoughts(echo: Any) -> None:
+    """The context of what goes on from them is one."""
+    one, other = (
+        make.ask(TASK, said, RESULT | {"tool_call_id": said["tool_calls"][0]["id"]}, engine_call_ids=KNOWN)
+        for said in (SAID, echo)
+    )
+
+    assert one.conversation.context == other.conversation.context
+    assert told_apart(one) != told_apart(other)
+
+
+def test_what_clients_do_to_what_they_echo_tells_nothing_apart() -> None:
+    """Trimmed text and thoughts are the same reply; an id that no call of this rollout has may be anybody's."""
+    strange = RESPELT | {"tool_calls": [SAID["tool_calls"][0] | {"id": "made-up"}]}
+    own, foreign = (make.ask(TASK, said, RESULT, engine_call_ids=KNOWN) for said in (RESPELT, strange))
+
+    assert told_apart(own) == told_apart(make.ask(TASK, SAID, RESULT, engine_call_ids=KNOWN))
+    assert told_apart(foreign) == ((RESULT["tool_call_id"],), ("Need a shell.",))
+    assert told_apart(make.ask(TASK)) == ((), ())
