@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.live.engines.reference_client import Row, reference_logprobs
 from tests.live.engines.start import Engine
@@ -29,6 +30,8 @@ LOGPROB_TOLERANCE = 1e-4
 
 Tell = Callable[[str], None]
 """Keeps a line for the end of the run, where the figures that were seen stand together."""
+
+AS_STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 _numbers = itertools.count()
 

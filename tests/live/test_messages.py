@@ -7,7 +7,7 @@ import anthropic
 import pytest
 
 from tests.api.messages.speaking import ADD, hello, sdk_of
-from tests.live.harness import Site
+from tests.live.harness import AS_STREAM, Site
 from tests.live.speaking import ONE_CALL, shaped
 from tests.served import RolloutClient
 
@@ -53,7 +53,7 @@ def test_the_prompt_is_counted_as_it_is_read(site: Site) -> None:
     assert said(client, body, stream=False).usage.input_tokens == counted.input_tokens
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@AS_STREAM
 def test_a_tool_conversation_goes_on_from_the_ids_that_were_sampled(site: Site, *, stream: bool) -> None:
     """The first turn is steered, which only chat can ask for; the next two are told in Messages."""
     client = site.rollout(f"tools-{stream}")
@@ -98,7 +98,7 @@ def test_an_image_that_nobody_would_see_is_refused(site: Site) -> None:
     print(site.kind, refused.value.message)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@AS_STREAM
 def test_a_real_model_uses_a_tool_and_reads_its_result(real_model: Site, *, stream: bool) -> None:
     """The tool is forced; whatever so small a model writes as arguments is an object to the client, and known again."""
     client = real_model.rollout(f"forced-{stream}")

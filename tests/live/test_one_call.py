@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from tests.live.harness import (
+    AS_STREAM,
     LOGPROB_TOLERANCE,
     PATIENCE_S,
     Site,
@@ -90,7 +91,7 @@ def test_a_streamed_reply_has_the_tokens_of_the_whole_one(site: Site, text: str)
     assert one["logprobs"] == pytest.approx(other["logprobs"], abs=1e-4)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@AS_STREAM
 def test_the_engines_tool_parser_reaches_the_client(site: Site, stream: bool) -> None:  # noqa: FBT001
     """A call steered by a pattern arrives parsed, is marked constrained, and its id is the proxy's own."""
     client = site.rollout(f"tools-{stream}")
@@ -152,7 +153,7 @@ def test_a_prompt_beyond_the_context_is_the_clients_error(site: Site) -> None:
     assert {answer.json()["error"]["code"] for answer in answers} == {"context_length_exceeded"}
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@AS_STREAM
 def test_the_openai_sdk_holds_a_conversation_with_tools(site: Site, stream: bool) -> None:  # noqa: FBT001
     """Two turns; every call reads back complete, and the second goes on from the first."""
     client = site.rollout(f"sdk-{stream}")

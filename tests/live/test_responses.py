@@ -5,11 +5,10 @@ from typing import Any
 import openai
 import pytest
 
-from tests.live.harness import LOGPROB_TOLERANCE, Site, Tell, largest_difference, plain
+from tests.live.harness import AS_STREAM, LOGPROB_TOLERANCE, Site, Tell, largest_difference, plain
 from tests.live.speaking import NO_THINKING, ONE_CALL, steered
 from tests.served import RolloutClient
 
-AS_STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 ADD: Any = {
     "type": "function",
     "name": "add",

@@ -4,12 +4,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pytest
-
 from proxy.model import JsonObject
 from tests.echoes import STYLES, Style, as_it_came
 from tests.live.engines.start import running
-from tests.live.harness import LOGPROB_TOLERANCE, Site, Tell, at_once, largest_difference, plain, site_before
+from tests.live.harness import AS_STREAM, LOGPROB_TOLERANCE, Site, Tell, at_once, largest_difference, plain, site_before
 from tests.live.speaking import ONE_CALL, TWO_CALLS, WORDS, shaped
 from tests.served import RolloutClient
 
@@ -117,7 +115,7 @@ def test_with_supply_off_the_same_conversation_drifts(site: Site, tell: Tell) ->
     assert len(branches_of(site, client.rollout_id)) > 1
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@AS_STREAM
 def test_the_small_real_model_goes_on_from_its_own_ids(real_model: Site, tell: Tell, stream: bool) -> None:  # noqa: FBT001
     """Its template drops tools and calls altogether: what it would render is another conversation."""
     assert_goes_on(real_model, tell, stream=stream)

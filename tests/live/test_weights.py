@@ -11,11 +11,10 @@ import httpx
 import pytest
 
 from tests.live.engines.start import running
-from tests.live.harness import LOGPROB_TOLERANCE, PATIENCE_S, Site, Tell, site_before, until
+from tests.live.harness import AS_STREAM, LOGPROB_TOLERANCE, PATIENCE_S, Site, Tell, site_before, until
 from tests.live.labels import FAR, asked_on, check_segments, furthest, interrupted, segments_of
 from tests.live.trainer import CALLS, LONG, Call, Trainer, long_calls
 
-AS_STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 ON_SGLANG = pytest.mark.parametrize("trainer", ["sglang"], indirect=True)
 ON_VLLM = pytest.mark.parametrize("trainer", ["vllm"], indirect=True)
 
