@@ -86,7 +86,7 @@ def test_comments_come_as_long_as_it_is_silent(pair: Pair) -> None:
     engine.script(Fault.stall_before_headers(0.4, WORDS))
     reader = Reader(proxy.rollout()).ended()
 
-    assert 3 <= len(comments(reader)) <= 9
+    assert len(comments(reader)) >= 3
     assert reader.lines[1] == ""
     assert (reader.status, reader.text, reader.is_done) == (200, WORDS.text, True)
 

@@ -37,7 +37,6 @@ QUICK = settings(
     max_examples=200,
     stateful_step_count=20,
     derandomize=True,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 LONG = settings(QUICK, max_examples=2000, stateful_step_count=40, derandomize=False, print_blob=True)

@@ -88,7 +88,7 @@ def _count(client: RolloutClient) -> int:
     return int(shown["counts"]["calls"])
 
 
-BOUNDED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+BOUNDED = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @BOUNDED

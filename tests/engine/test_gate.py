@@ -92,7 +92,7 @@ class Gatekeeping(RuleBasedStateMachine):
         assert len(set(present)) == len(present) == self.gate.load
 
 
-Gatekeeping.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Gatekeeping.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestGatekeeping = Gatekeeping.TestCase
 
 

@@ -25,7 +25,7 @@ def test_no_tail_is_wrong(template: str) -> None:
         assert trial.verdict != "wrong", str(trial)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=250, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(templates())), st.randoms(use_true_random=False))
 def test_no_tail_is_wrong_for_any_conversation(template: str, chance: random.Random) -> None:
     """The same, where chance and its shrinking choose the conversation."""

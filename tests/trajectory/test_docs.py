@@ -65,7 +65,7 @@ def reasons(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield from (("link", link["reason"]) for link in branch["links"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rollouts, tapes(), rules, st.booleans())
 def test_every_reason_is_explained(rollout: Any, calls: Any, ruled: Any, include_all: Any) -> None:
     """By its word or its pattern, for the place where it stands; a trajectory gives those of its parts."""

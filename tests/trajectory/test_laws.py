@@ -40,7 +40,7 @@ cases = st.builds(
     tapes(),
     rules,
 )
-law = settings(max_examples=100, deadline=None)
+law = settings(max_examples=100)
 
 
 def generated(call: JsonObject) -> range:
@@ -121,7 +121,7 @@ def test_a_fork_names_a_branch_that_shares_as_many_ids_as_it_says(case: Case) ->
             assert length >= len(ids_of(case.calls[shared[-1]]))
 
 
-@settings(max_examples=400, deadline=None)  # forks beside the main path are rare
+@settings(max_examples=400)  # forks beside the main path are rare
 @given(cases)
 def test_a_shared_call_is_owned_by_the_main_path_else_by_its_earliest_child(case: Case) -> None:
     """Children of other lanes, and calls that are not kept, take nothing of their parent's."""

@@ -188,7 +188,7 @@ def test_a_rollout_that_is_not_trained_on_tells_all_its_reasons() -> None:
     assert [one.word for one in report_rollout(trajectory)] == ["side_calls_only", "side_rule_all", "rollout_expired"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rollouts, tapes(), rules)
 def test_every_call_that_is_not_trained_on_is_explained(rollout: Any, calls: Any, ruled: Any) -> None:
     """Each with words that the glossary knows; a branch tells for all of its calls."""

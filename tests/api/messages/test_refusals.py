@@ -230,7 +230,7 @@ BODIES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(body=BODIES, path=st.sampled_from(PATHS))
 def test_no_body_breaks_the_proxy_or_changes_the_rollout(
     quiet: tuple[ServedProxy, FakeEngine], body: dict[str, Any], path: str
