@@ -26,18 +26,8 @@ from proxy.model import (
     Profile,
     SampledTurn,
 )
-from proxy.request.joint import (
-    Answer,
-    Decode,
-    Habits,
-    Question,
-    Refused,
-    Steps,
-    Tail,
-    Turn,
-    Unrendered,
-    find_tail,
-)
+from proxy.request.joint import find_tail
+from proxy.request.joint_turn import Answer, Decode, Habits, Question, Refused, Steps, Tail, Turn, Unrendered
 from proxy.wiring import Wiring
 
 # The engine did not answer what its template makes of the request.

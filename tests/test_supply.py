@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from proxy.model import SampledTurn
-from proxy.request.joint import Answer, Habits, Question, Tail
+from proxy.request.joint_turn import Answer, Habits, Question, Tail
 from proxy.sim.engine import Kind
 from proxy.supply import Template, barrier, ended_by_itself, exact_prefix, prove
 from tests import make

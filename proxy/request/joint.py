@@ -16,133 +16,40 @@ its questions in batches and is sent the answers.
 
 import json
 import re
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import takewhile
-from typing import Any, Literal, TypeAlias, TypeVar
 
 from proxy.model import JsonObject
+from proxy.request.joint_turn import (
+    Asking,
+    Decode,
+    Form,
+    Habits,
+    Refused,
+    Render,
+    Steps,
+    Tail,
+    Turn,
+    Unrendered,
+    calls_of,
+    is_text,
+    parts_of,
+    plain_text,
+    texts_of,
+)
+from proxy.request.joint_words import Words, filled, text_forms
 
-# Sentinels are small ASCII letters that end in one of two different ones: such words merge with nothing that templates
-# print behind a text, and their ids never share an end.
-BASES = ("wxjv", "qzkv", "jxqw", "vqjz", "zxwk")
-LAST_LETTERS = ("k", "p")
-LEAVES = {"reasoning": "r", "content": "t", "arguments": "a"}
 # Ids before the common end in which the last sentinel lies, spelt letter by letter at worst, unless what follows it
 # depends on the history: then the common end begins later, and all is asked again behind the real history.
 LOOK_BACK = 16
 # Texts of one turn's new messages; to fill in more takes longer than a render.
 MOST_TEXTS = 1000
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # How families spell their control tokens.
 MARKER = re.compile(r"<.*>|\[.*\]")
 # What a model writes around a thought that it leaves empty.
 NO_THOUGHT = re.compile(r"(?:\s|</?think(?:ing)?>)*")
 ANYTHING = re.compile(r".*", re.DOTALL)
-
-End = Literal["exact", "substituted", "cut"]
-Form = Literal["arguments", "content"]
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A request in the engine's form, and the turn of it that its parent said."""
-
-    messages: tuple[JsonObject, ...]
-    start: int
-    """messages[start:stop] tell the parent's turn; what stands behind them is new."""
-    stop: int
-    sampled: tuple[int, ...]
-    """The parent's sampled ids, end token included."""
-    is_natural: bool
-    """Whether the last of them is an end token, by which the engine knew that the turn was over."""
-    stops: tuple[str, ...] = ()
-    """Stop strings of the parent's request: clients never see them, nor what follows."""
-    is_over: bool = False
-    """Whether it ended at an end token or at one of those strings, without the engine's saying at which."""
-    is_end_named: bool = False
-    """Whether the request named that token as a stop, so that it may be any control token."""
-    is_at_stop_id: bool = False
-    """Whether the engine stopped at the last id, be it an end token or one that the request named; no text has it."""
-    reasoning: str = ""
-    """What the parent thought, as the engine told it."""
-    reasoning_key: str = "reasoning_content"
-    """The engine's name for reasoning in a message."""
-
-    @property
-    def new(self) -> tuple[JsonObject, ...]:
-        return self.messages[self.stop :]
-
-    @property
-    def told(self) -> tuple[JsonObject, ...]:
-        return self.messages[self.start : self.stop]
-
-
-@dataclass(frozen=True, slots=True)
-class Render:
-    """Which ids do these messages make, with the request's own tools and template arguments?"""
-
-    messages: tuple[JsonObject, ...]
-    generation_prompt: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Decode:
-    """Which text do these ids make, control tokens included?"""
-
-    ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Unrendered:
-    """The template would not have them."""
-
-    message: str
-
-
-Question: TypeAlias = Render | Decode
-Answer: TypeAlias = tuple[int, ...] | str | Unrendered
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """What follows the parent's sampled ids."""
-
-    ids: tuple[int, ...]
-    end: End
-    """`exact`: the template ends such a turn with the token that was sampled. `substituted`: it would print another in
-    its place (gpt-oss: <|return|> for <|end|>). `cut`: the turn had no end, and the tail begins with the template's."""
-    rendered: tuple[int, ...]
-    """The whole request as the template prints it, a stand-in for the parent's turn: to measure how far the history
-    would have drifted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """No tail is certain."""
-
-    reason: str
-    detail: str = ""
-
-
-@dataclass(slots=True)
-class Habits:
-    """What was learned of one template on one engine."""
-
-    ends: set[int] = field(default_factory=set)
-    """End tokens: last ids of turns that ended by themselves."""
-
-    pairs: dict[int, int] = field(default_factory=dict)
-    """End token as sampled -> as printed where the turn is not the last."""
-    unpaired: set[int] = field(default_factory=set)
-    """End tokens that the template prints nothing else for."""
-    depends_on_history: bool = False
-    """The tail was seen to change with what stands before the turn: dummies are of no use."""
-
-
-Found = TypeVar("Found")
-Asking: TypeAlias = Generator[tuple[Question, ...], tuple[Any, ...], Found]
-Steps: TypeAlias = Asking[Tail | Refused]
 
 
 def find_tail(turn: Turn, habits: Habits) -> Steps:
@@ -173,14 +80,14 @@ def unfit(turn: Turn) -> Refused | None:
         return Refused("assistant_after_parent")
     if not turn.sampled:
         return Refused("nothing_sampled")
-    if any(not _is_text(part) for message in turn.messages for part in _parts(message.get("content"))):
+    if any(not is_text(part) for message in turn.messages for part in parts_of(message.get("content"))):
         return Refused("media")
-    if len(_texts(turn.new)) > MOST_TEXTS:
+    if len(texts_of(turn.new)) > MOST_TEXTS:
         return Refused("too_many_texts")
     return None
 
 
-def _ended(turn: Turn, words: "Words") -> Asking[Turn | Refused]:
+def _ended(turn: Turn, words: Words) -> Asking[Turn | Refused]:
     """The turn with what its text tells of its end, or why nothing may follow one that was cut there."""
     told = turn.sampled[:-1] if turn.is_at_stop_id else turn.sampled
     text, last = yield (Decode(told), Decode(turn.sampled[-1:]))
@@ -196,7 +103,7 @@ def _ended(turn: Turn, words: "Words") -> Asking[Turn | Refused]:
     return cut_elsewhere(turn, text, header) or turn
 
 
-def _around_an_answer(turn: Turn, words: "Words") -> Asking[tuple[str, str]]:
+def _around_an_answer(turn: Turn, words: Words) -> Asking[tuple[str, str]]:
     """What the template prints in front of an answer and behind it, between two messages of a user's; if it does."""
     asked, sentinel = {"role": "user", "content": words.text(0)}, words.sentinel("content", 0)
     said = {"role": "assistant", "content": sentinel}
@@ -225,8 +132,8 @@ def cut_elsewhere(turn: Turn, text: str, header: str = "") -> Refused | None:
     `text` is what the sampled ids say: reasoning or what the template prints in front of an answer, then the echoed
     answer, then at most a stop string. The answer is looked for from the front: behind it half a call may repeat it.
     """
-    answer = _plain(turn.told[-1].get("content")).strip().rstrip("\ufffd")
-    if _calls(turn.told):
+    answer = plain_text(turn.told[-1].get("content")).strip().rstrip("\ufffd")
+    if calls_of(turn.told):
         return Refused("cut_in_call")
     if not answer:
         return Refused("cut_in_reasoning")
@@ -254,10 +161,10 @@ def _ends_with(answer: str, text: str, stops: Sequence[str], before: re.Pattern[
 
 def forms(turn: Turn) -> tuple[Form, ...]:
     """Where the last sentinel goes: some templates never print calls."""
-    return ("arguments", "content") if _calls(turn.told) else ("content",)
+    return ("arguments", "content") if calls_of(turn.told) else ("content",)
 
 
-def _tail_in_form(turn: Turn, words: "Words", form: Form, habits: Habits) -> Steps:
+def _tail_in_form(turn: Turn, words: Words, form: Form, habits: Habits) -> Steps:
     """Behind a dummy history where that serves, else behind the real one thrice.
 
     A turn that is not found behind the dummy may only lie too far before the common end, where headers differ by what
@@ -280,7 +187,7 @@ def dummy(history: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
     return (*system, {"role": "user", "content": "Go on."})
 
 
-def _tail_behind(turn: Turn, words: "Words", form: Form, habits: Habits, head: tuple[JsonObject, ...]) -> Steps:
+def _tail_behind(turn: Turn, words: Words, form: Form, habits: Habits, head: tuple[JsonObject, ...]) -> Steps:
     """One round: three renders, their texts, and every check."""
     first, second, third = yield (
         Render((*turn.messages[: turn.start], stand_in(turn, words, form, 0), *turn.new)),
@@ -316,7 +223,7 @@ def _tail_behind(turn: Turn, words: "Words", form: Form, habits: Habits, head: t
     return Tail(tail, "exact" if common[end] == turn.sampled[-1] else "substituted", first)
 
 
-def check_texts(turn: Turn, words: "Words", texts: tuple[str, ...]) -> Refused | None:
+def check_texts(turn: Turn, words: Words, texts: tuple[str, ...]) -> Refused | None:
     """Whether the tail is all of, and nothing but, what the template prints between that turn and the next."""
     whole, before, second, third, marker = texts
     behind = [words.behind_last(text, letter) for text, letter in ((whole, 0), (second, 1), (third, 1))]
@@ -328,7 +235,7 @@ def check_texts(turn: Turn, words: "Words", texts: tuple[str, ...]) -> Refused |
     pieces = words.pieces(pattern, turn.new)
     if pieces is None:
         return Refused("new_message_not_rendered", f"the template prints {pattern[:200]!r}")
-    if not filled(real, pieces, [text_forms(text) for text in _texts(turn.new)]):
+    if not filled(real, pieces, [text_forms(text) for text in texts_of(turn.new)]):
         return Refused("new_message_altered", f"{real[:200]!r} is not {pattern[:200]!r} filled in")
     if not whole.startswith(before):
         return Refused("text_not_split", "the tail's text is not to be told from what stands before it")
@@ -349,7 +256,7 @@ def _end_in(common: tuple[int, ...], turn: Turn, habits: Habits) -> int | None:
     return next((place for place, token in enumerate(common) if token in ends), None)
 
 
-def _learn_pair(turn: Turn, common: tuple[int, ...], words: "Words", habits: Habits) -> Asking[None]:
+def _learn_pair(turn: Turn, common: tuple[int, ...], words: Words, habits: Habits) -> Asking[None]:
     """Whether the template ends a turn differently when it is the last: four small renders, once for each end."""
     last = turn.sampled[-1]
     if last in common or last in habits.pairs or last in habits.unpaired:
@@ -369,13 +276,13 @@ def _learn_pair(turn: Turn, common: tuple[int, ...], words: "Words", habits: Hab
     habits.unpaired.add(last)
 
 
-def stand_in(turn: Turn, words: "Words", form: Form, letter: int) -> JsonObject:
+def stand_in(turn: Turn, words: Words, form: Form, letter: int) -> JsonObject:
     """The parent's turn as echoed, sentinels in place of its texts; what is blank stays blank."""
     message = dict(turn.told[-1])
-    calls = _calls(turn.told)
+    calls = calls_of(turn.told)
     if str(message.get(turn.reasoning_key) or "").strip():
         message[turn.reasoning_key] = words.sentinel("reasoning", letter)
-    if form == "content" or _plain(message.get("content")).strip():
+    if form == "content" or plain_text(message.get("content")).strip():
         message["content"] = words.sentinel("content", letter)
     if calls:
         message["tool_calls"] = [_with_sentinel(call, words.sentinel("arguments", letter)) for call in calls]
@@ -388,101 +295,6 @@ def _with_sentinel(call: JsonObject, sentinel: str) -> JsonObject:
     return {**call, "function": {**function, "arguments": json.dumps({key: sentinel})}}
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """Words that do not occur in a request: sentinels, and stand-ins for new texts."""
-
-    base: str
-
-    @staticmethod
-    def unused_in(messages: Sequence[JsonObject]) -> "Words | None":
-        told = json.dumps(messages).lower()
-        return next((Words(base) for base in BASES if base not in told), None)
-
-    def sentinel(self, leaf: str, letter: int) -> str:
-        return self.base + LEAVES[leaf] + LAST_LETTERS[letter]
-
-    def text(self, number: int) -> str:
-        """Stand-in for the new text of this number; all have one length."""
-        digits = [LETTERS[number // 26**place % 26] for place in (2, 1, 0)]
-        return self.base + "x" + "".join(digits)
-
-    def replaced(self, messages: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
-        """The messages, a word of its own for each of their texts."""
-        numbers = iter(range(26**3))
-        return tuple(self._replaced(message, numbers) for message in messages)
-
-    def _replaced(self, message: JsonObject, numbers: Iterator[int]) -> JsonObject:
-        content = message.get("content")
-        if isinstance(content, list) and content:
-            return {**message, "content": [{**part, "text": self.text(next(numbers))} for part in content]}
-        return {**message, "content": self.text(next(numbers))}
-
-    def behind_last(self, text: str, letter: int) -> str | None:
-        """What stands behind the last sentinel in a text; None where there is none."""
-        ends = [text.rfind(self.sentinel(leaf, letter)) for leaf in LEAVES]
-        place = max(ends)
-        return text[place + len(self.sentinel("content", letter)) :] if place >= 0 else None
-
-    def pieces(self, pattern: str, new: Sequence[JsonObject]) -> list[str] | None:
-        """The template's own text around the words; None unless each stands there once, in order."""
-        pieces, rest = list[str](), pattern
-        for number, _text in enumerate(_texts(new)):
-            piece, found, rest = rest.partition(self.text(number))
-            if not found:
-                return None
-            pieces.append(piece)
-        pieces.append(rest)
-        return None if any(self.base in piece for piece in pieces) else pieces
-
-
-def filled(text: str, pieces: Sequence[str], choices: Sequence[Sequence[str]]) -> bool:
-    """Whether a text is the pieces with one of the choices between each two."""
-    places = {len(pieces[0])} if text.startswith(pieces[0]) else set[int]()
-    for piece, forms_of_one in zip(pieces[1:], choices, strict=True):
-        places = {
-            place + len(form) + len(piece)
-            for place in places
-            for form in forms_of_one
-            if text.startswith(form + piece, place)
-        }
-    return len(text) in places
-
-
-def text_forms(text: str) -> tuple[str, ...]:
-    """How templates print a text: as it is, trimmed, or as JSON; a blank one possibly not at all."""
-    trimmed = (text, text.strip(), text.lstrip(), text.rstrip())
-    printed = [*trimmed]
-    for form in trimmed:
-        printed += [json.dumps(form, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)]
-    return tuple(dict.fromkeys(printed))
-
-
 def _shared_end(one: Sequence[int], other: Sequence[int]) -> int:
     pairs = zip(reversed(one), reversed(other), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-def _parts(content: Any) -> Sequence[Any]:
-    return content if isinstance(content, list) else ()
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-
-
-def _texts(messages: Sequence[JsonObject]) -> list[str]:
-    """Every text of the messages, in order; a message without any counts as an empty one."""
-    found = list[str]()
-    for message in messages:
-        content = message.get("content")
-        found += [content] if isinstance(content, str) else [part["text"] for part in _parts(content)] or [""]
-    return found
-
-
-def _plain(content: Any) -> str:
-    return content if isinstance(content, str) else "".join(part["text"] for part in _parts(content) if _is_text(part))
-
-
-def _calls(messages: Sequence[JsonObject]) -> list[JsonObject]:
-    return [call for message in messages for call in message.get("tool_calls") or ()]

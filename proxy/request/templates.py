@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from proxy.request.joint import Habits
+from proxy.request.joint_turn import Habits
 
 # Template arguments come from clients, so their number has no other bound.
 MOST_TEMPLATES = 1024

@@ -24,9 +24,8 @@ class Check:
         return f"{self.reason}: {self.condition}"
 
     def removed(self) -> Finder:
-        """`find_tail` of a copy of the module, with its types, in which the condition never holds."""
+        """`find_tail` of a copy of the module in which the condition never holds."""
         tree = ast.parse(SOURCE)
-        tree.body = [node for node in tree.body if not isinstance(node, ast.ClassDef)]
         for node in ast.walk(tree):
             if isinstance(node, ast.If) and node.lineno == self.line:
                 node.test = ast.Constant(value=False)

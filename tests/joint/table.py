@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxy.request.joint import Refused
+from proxy.request.joint_turn import Refused
 from tests.joint.families import family_of, templates
 from tests.joint.oracle import MustRefuse
 from tests.joint.trial import Trial, trials

@@ -6,7 +6,8 @@ from datetime import date
 
 import pytest
 
-from proxy.request.joint import Habits, Refused, find_tail
+from proxy.request.joint import find_tail
+from proxy.request.joint_turn import Habits, Refused
 from tests.joint.by_hand import by_hand, said, user
 from tests.joint.case import Case
 from tests.joint.families import templates

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import pytest
 
-from proxy.request.joint import Habits
+from proxy.request.joint_turn import Habits
 from tests.joint.families import templates
 from tests.joint.trial import battery, try_case
 

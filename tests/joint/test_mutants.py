@@ -4,7 +4,8 @@ from functools import cache
 
 import pytest
 
-from proxy.request.joint import BASES, Refused
+from proxy.request.joint_turn import Refused
+from proxy.request.joint_words import BASES
 from tests.joint.by_hand import by_hand, result, said, user
 from tests.joint.case import Case
 from tests.joint.families import templates
@@ -16,10 +17,10 @@ SIZE = 20
 SECOND_LINES = {
     "another_end: end is None": "the end must stand once in the template's own text, which is looked at next",
     "tail_depends_on_history: real != other": "the real tail must be the small render filled in, looked at next",
-    "new_message_altered: not filled(real, pieces, [text_forms(text) for text in _texts(turn.new)])": (
+    "new_message_altered: not filled(real, pieces, [text_forms(text) for text in texts_of(turn.new)])": (
         "the tail is the real render's own, however it prints a text"
     ),
-    "too_many_texts: len(_texts(turn.new)) > MOST_TEXTS": "it saves time; a tail would be right without it",
+    "too_many_texts: len(texts_of(turn.new)) > MOST_TEXTS": "it saves time; a tail would be right without it",
     "text_not_split: not whole.startswith(before)": "the tail's text is compared as a whole, next",
 }
 

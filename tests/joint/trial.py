@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from proxy.model import SampledTurn
 from proxy.request import joint
-from proxy.request.joint import Decode, Habits, Refused, Render, Tail, Turn, Unrendered
+from proxy.request.joint_turn import Decode, Habits, Refused, Render, Tail, Turn, Unrendered
 from proxy.supply import turn_in
 from tests.joint.case import Case
 from tests.joint.conversations import make_case

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from typing import Any
 
-from proxy.request.joint import Habits, Refused, Render, Tail, Turn, Unrendered
+from proxy.request.joint_turn import Habits, Refused, Render, Tail, Turn, Unrendered
 
 Steps = Generator[tuple[Render, ...], tuple[Any, ...], Tail | Refused]
 

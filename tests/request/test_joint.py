@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from proxy.model import JsonObject
-from proxy.request.joint import Decode, Habits, Refused, Render, Tail, Turn, Unrendered, find_tail
+from proxy.request.joint import find_tail
+from proxy.request.joint_turn import Decode, Habits, Refused, Render, Tail, Turn, Unrendered
 from proxy.sim import template
 from proxy.sim.tokens import END_OF_TEXT, TURN_END, TURN_START, decode, encode
 
