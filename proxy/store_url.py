@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
 SQLITE, POSTGRES = "sqlite:///", "postgresql://"
 MASK = "**********"
@@ -33,8 +33,8 @@ def sqlite_path(url: str) -> Path:
 
 
 def shown_store_url(url: str, mask: str = "") -> str:
-    """The URL less its password, or with a mask in its place, and less its options, which can hold another."""
-    if not is_postgres(url):
+    """The URL less its password and its options, which can hold another; or all of it, with a mask in their place."""
+    if not is_postgres(url) or (mask and not store_secrets(url)):
         return url
     parts = urlsplit(url)
     identity, at, place = parts.netloc.rpartition("@")
@@ -49,7 +49,8 @@ def store_secrets(url: str) -> tuple[str, ...]:
         return ()
     parts = urlsplit(url)
     passwords = [parts.password or "", *parse_qs(parts.query).get("password", ())]
-    told = tuple(form for password in passwords if password for form in (password, unquote(password)))
+    plain = [unquote(password) for password in passwords if password]
+    told = (*filter(None, passwords), *plain, *(quote(password, safe="") for password in plain))
     return (url, *told) if told else ()
 
 

@@ -1,6 +1,7 @@
 """What every test shares."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,3 +24,12 @@ def postgres() -> Iterator[PostgresServer]:
     """One server for all tests that ask for it; where it does not start they fail with its words."""
     with running_server() as server:
         yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty place of each kind that a store can be in."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store.db'}"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_schema()

@@ -93,20 +93,33 @@ class PostgresServer:
 
 @contextmanager
 def running_server() -> Iterator[PostgresServer]:
-    """A server for as long as the block; raises where it does not start."""
+    """A server for as long as the block, or the process; raises where it does not start."""
     folder = Path(tempfile.mkdtemp(prefix="rollpin-pg-"))
     if whom := _as_whom():
         os.chown(folder, whom["user"], whom["group"])
     server = PostgresServer(folder, _programs(folder))
-    try:
+    with _kept(server):
         server.initialise()
         server.start()
+        yield server
+
+
+@contextmanager
+def _kept(server: PostgresServer) -> Iterator[None]:
+    """Stop the server and clear its folder at the end of the block, also where this process is killed before it.
+
+    A shell waits for the end of its input, which no other process holds open.
+    """
+    stop = 'cat; cd /; test ! -f "$1/data/postmaster.pid" || "$0/pg_ctl" -D "$1/data" -m immediate stop; rm -rf "$1"'
+    command = ["sh", "-c", stop, str(server.programs), str(server.folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, **_as_whom()) as keeper:
         try:
-            yield server
+            yield
         finally:
-            server.stop()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            assert keeper.stdin is not None
+            keeper.stdin.close()
+            keeper.wait(START_S)
+    shutil.rmtree(server.folder, ignore_errors=True)
 
 
 def _as_whom() -> dict[str, int]:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,8 @@ from structlog.testing import capture_logs
 
 from proxy.metrics import REGISTRY
 from proxy.model import Completion, GroupFlag, Parent, Profile, Rollout
-from proxy.record.sqlite import SqliteStore
+from proxy.record.opening import store_at
+from proxy.record.store import Store
 from tests import make
 from tests.contracts.harness import Harness
 from tests.fakes import FakeEngine, Say
@@ -23,20 +23,20 @@ SAID = Say("a reply that is far too long for two honest draws to come out the sa
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    opened = SqliteStore(tmp_path / "store.db", "wal")
+async def store(store_url: str) -> AsyncIterator[Store]:
+    opened = store_at(store_url, "wal")
     await opened.open()
     yield opened
     await opened.close()
 
 
-async def first_turn(store: SqliteStore, of: Rollout, completion: Completion = LONG, **changes: Any) -> Any:
+async def first_turn(store: Store, of: Rollout, completion: Completion = LONG, **changes: Any) -> Any:
     """Flags that the first turn of a new rollout raises."""
     (rollout,) = await store.create_rollouts([of])
     return await turn(store, rollout, completion, **changes)
 
 
-async def turn(store: SqliteStore, rollout: Rollout, completion: Completion = LONG, **changes: Any) -> Any:
+async def turn(store: Store, rollout: Rollout, completion: Completion = LONG, **changes: Any) -> Any:
     """Flags that one turn raises."""
     harness, messages = Harness(store, rollout), changes.pop("messages", ())
     return await harness.reply(await harness.ask(*messages, **changes), completion)
@@ -49,7 +49,7 @@ def sample(number: int, **changes: Any) -> Rollout:
 
 
 @pytest.mark.anyio
-async def test_two_samples_that_say_the_same_raise_a_flag_once(store: SqliteStore) -> None:
+async def test_two_samples_that_say_the_same_raise_a_flag_once(store: Store) -> None:
     """With the rollouts and calls that it is about; the third of a kind is no news."""
     assert await first_turn(store, sample(0)) == ()
     (flag,) = await first_turn(store, sample(1))
@@ -62,7 +62,7 @@ async def test_two_samples_that_say_the_same_raise_a_flag_once(store: SqliteStor
 
 
 @pytest.mark.anyio
-async def test_a_repeated_commit_raises_no_second_flag(store: SqliteStore) -> None:
+async def test_a_repeated_commit_raises_no_second_flag(store: Store) -> None:
     """Its acknowledgement was lost."""
     await first_turn(store, sample(0))
     (rollout,) = await store.create_rollouts([sample(1)])
@@ -85,7 +85,7 @@ NO_ALARM: dict[str, dict[str, Any]] = {
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("difference", NO_ALARM.values(), ids=NO_ALARM)
-async def test_what_differs_raises_no_flag(store: SqliteStore, difference: dict[str, Any]) -> None:
+async def test_what_differs_raises_no_flag(store: Store, difference: dict[str, Any]) -> None:
     """On either side of the pair."""
     await first_turn(store, sample(0))
 
@@ -95,7 +95,7 @@ async def test_what_differs_raises_no_flag(store: SqliteStore, difference: dict[
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("elsewhere", [{"group": "h"}, {"run": "another"}], ids=str)
-async def test_other_groups_and_runs_raise_no_flag(store: SqliteStore, elsewhere: dict[str, str]) -> None:
+async def test_other_groups_and_runs_raise_no_flag(store: Store, elsewhere: dict[str, str]) -> None:
     """A rerun is meant to say the same."""
     await first_turn(store, sample(0))
 
@@ -103,7 +103,7 @@ async def test_other_groups_and_runs_raise_no_flag(store: SqliteStore, elsewhere
 
 
 @pytest.mark.anyio
-async def test_a_rollout_that_repeats_itself_raises_no_flag(store: SqliteStore) -> None:
+async def test_a_rollout_that_repeats_itself_raises_no_flag(store: Store) -> None:
     """Only samples are compared."""
     (rollout,) = await store.create_rollouts([sample(0)])
 
@@ -112,7 +112,7 @@ async def test_a_rollout_that_repeats_itself_raises_no_flag(store: SqliteStore) 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("likelihood", "flags"), [(0.02, 0), (0.5, 0), (1.0, 0), (2e-6, 0), (5e-7, 1)])
-async def test_what_chance_would_repeat_raises_no_flag(store: SqliteStore, likelihood: float, flags: int) -> None:
+async def test_what_chance_would_repeat_raises_no_flag(store: Store, likelihood: float, flags: int) -> None:
     """A short "Yes" is no disease; the logprobs tell how likely it was."""
     tokens = replace(make.completion().tokens, logprobs=(math.log(likelihood), 0.0, 0.0))
     reply = make.completion(tokens=tokens)
@@ -122,7 +122,7 @@ async def test_what_chance_would_repeat_raises_no_flag(store: SqliteStore, likel
 
 
 @pytest.mark.anyio
-async def test_the_first_choice_stands_for_a_set(store: SqliteStore) -> None:
+async def test_the_first_choice_stands_for_a_set(store: Store) -> None:
     """Samples that ask for several choices are compared as well."""
     await first_turn(store, sample(0), choices=2)
 

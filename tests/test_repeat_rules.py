@@ -8,7 +8,6 @@ import asyncio
 import itertools
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -25,7 +24,7 @@ from hypothesis.stateful import (
 
 from proxy.errors import TakenOver
 from proxy.model import Claimed, JsonObject, Outcome, Reserved
-from proxy.record.sqlite import SqliteStore
+from proxy.record.opening import store_at
 from tests import make
 from tests.contracts.harness import BROKEN, UNHEARD, Asked, Harness
 
@@ -159,8 +158,8 @@ class Rules:
 class World:
     """One store for all examples, each of which has a rollout of its own."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, url: str) -> None:
+        self._url = url
         self._runner = asyncio.Runner()
         self._numbers = itertools.count()
         self.start()
@@ -169,10 +168,12 @@ class World:
         return self._runner.run(work)
 
     def start(self) -> None:
-        self.store = SqliteStore(self._path, "wal")
+        self.store = store_at(self._url, "wal")
         self.do(self.store.open())
 
     def restart(self) -> None:
+        """As after the death of the process that made all reservations."""
+        self.do(self.store.stay_alive(make.OWNER, make.STARTED_AT + make.LEASE_S, make.STARTED_AT))
         self.do(self.store.close())
         self.start()
 
@@ -187,8 +188,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    opened = World(tmp_path / "store.db")
+def world(store_url: str) -> Iterator[World]:
+    opened = World(store_url)
     yield opened
     opened.close()
 
@@ -402,11 +403,13 @@ def row_of(document: JsonObject) -> JsonObject:
 
 
 def test_repeats_follow_the_rules(world: World) -> None:
-    """Two hundred histories."""
-    run_state_machine_as_test(lambda: Machine(world), settings=QUICK)
+    """Two hundred histories, and fewer where each step takes longer."""
+    examples = QUICK.max_examples // (4 if world.store.is_shared else 1)
+    run_state_machine_as_test(lambda: Machine(world), settings=settings(QUICK, max_examples=examples))
 
 
 @pytest.mark.long
 def test_repeats_follow_the_rules_for_long(world: World) -> None:
     """Two thousand histories, others each time."""
-    run_state_machine_as_test(lambda: Machine(world), settings=LONG)
+    examples = LONG.max_examples // (10 if world.store.is_shared else 1)
+    run_state_machine_as_test(lambda: Machine(world), settings=settings(LONG, max_examples=examples))

@@ -379,6 +379,34 @@ def test_what_is_printed_gives_the_same_settings(tmp_path: Path, flags: tuple[st
     assert load_settings((), tmp_path / "printed.toml") == settings
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///a/b.db", "sqlite:///a/b.db"),
+        ("postgresql:///db?host=/run/pg", "postgresql:///db?host=/run/pg"),
+        ("postgresql://u@h:5/db?sslmode=require", "postgresql://u@h:5/db?sslmode=require"),
+        ("postgresql://u:hu%2Fsh@h/db?sslmode=require", "postgresql://u:**********@h/db"),
+        ("postgresql://u@h/db?password=hu%2Fsh", "postgresql://u@h/db"),
+    ],
+)
+def test_a_stores_password_is_not_printed(url: str, shown: str) -> None:
+    """Nor logged: the log masks all forms of it."""
+    settings = load_settings(["--store", url], to_serve=False)
+
+    assert settings.model_dump(mode="json")["store"] == shown
+    assert settings.store == url
+    assert ({"hu%2Fsh", "hu/sh"} <= set(settings.secrets())) == ("hu" in url)
+
+
+@pytest.mark.parametrize("url", ["mysql://u:hush@h/db", "postgresql://u:hush@h:hush/db", "postgresql://u:hu#hush@h/db"])
+def test_a_wrong_stores_password_is_not_told(url: str) -> None:
+    """What is wrong may be the password itself."""
+    with pytest.raises(WrongSettings) as caught:
+        load_settings(["--store", url], to_serve=False)
+
+    assert "hush" not in str(caught.value)
+
+
 def test_what_is_printed_holds_no_secret() -> None:
     """Neither of the proxy nor of an engine."""
     engines = '[{"url": "http://a:1", "api_key": "hush-engine"}]'

@@ -38,12 +38,15 @@ _OPTIONS = {
     "keepalives_idle": SILENCE_S,
     "fallback_application_name": "rollpin",
 }
+# Every statement has its index; plans that were made while the tables were empty must not forget it.
+_BY_INDEX = "set enable_seqscan = off"
 _WRITING = (
+    _BY_INDEX,
     f"set lock_timeout = '{LOCK_TIMEOUT_S}s'",
     f"set idle_in_transaction_session_timeout = '{STANDSTILL_S}s'",
     "set client_min_messages = warning",
 )
-_READING = ("set default_transaction_read_only = on",)
+_READING = (_BY_INDEX, "set default_transaction_read_only = on")
 # One lock for each schema, since each may hold a store of its own.
 _LOCK = "select pg_advisory_xact_lock(hashtext('rollpin'), hashtext(current_schema()))"
 _LEDGER = "create table if not exists schema_migrations (name text primary key, applied_at text not null)"

@@ -9,6 +9,7 @@ import pytest
 
 from tests.commands.conftest import Run
 from tests.fakes import FakeEngine
+from tests.postgres import PostgresServer
 from tests.served import served, settings_for
 
 
@@ -86,3 +87,22 @@ def test_a_store_in_use_says_how_to_look_all_the_same(tmp_path: Path, run: Run) 
 
     assert (refused.status, looked.status) == (2, 0)
     assert "--read-only" in refused.err
+
+
+def test_a_store_in_postgresql_is_verified_beside_its_proxies(
+    postgres: PostgresServer, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the one of the settings; its name is shown without options."""
+    url = postgres.new_schema()
+    with FakeEngine("sglang") as engine, served(settings_for(tmp_path, engine.url, store=url)) as proxy:
+        proxy.rollout().chat("hello")
+        monkeypatch.setenv("ROLLPIN_STORE", url)
+        whole = run("verify")
+        proxy.do(
+            proxy.wiring.store._writer.write(lambda db: db.execute("update calls set seed = seed + 1"), durable=True)
+        )
+        harmed = run("verify", "--json")
+
+    assert (whole.status, harmed.status) == (0, 1)
+    assert whole.out.startswith("postgresql://rollpin@/postgres: 1 rollouts, 1 calls")
+    assert {fault["check"] for fault in json.loads(harmed.out)["faults"]} == {"seeds"}

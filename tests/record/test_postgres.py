@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from proxy.cassette.tape import open_tape
 from proxy.errors import BadAsk, StoreDown
 from proxy.model import CallId, Claimed, RolloutId
 from proxy.record import postgres as postgres_store
@@ -315,6 +316,20 @@ async def test_a_name_that_cannot_be_kept_is_refused_and_none_is_found_by_it(sto
 
     with pytest.raises(BadAsk, match="cannot keep"):
         await store.rollouts(RolloutFilter(run="a\x00b"), None, 10)
+
+
+async def test_a_recorded_run_is_played_from_it(stores, url: str) -> None:  # type: ignore[no-untyped-def]
+    """While a proxy serves from it, as from a file."""
+    (store,) = await stores(1)
+    await store.create_rollouts([make.rollout(run="first")])
+    planned = make.plan()
+    await store.reserve(make.reservation(planned))
+    await store.record([make.call(planned)])
+    tape = await open_tape("first", url)
+
+    assert tape.recorded(RolloutId("r1")) == make.rollout(run="first")
+    assert tape.engine["name"] == planned.engine.name
+    await tape.close()
 
 
 # --- opening ----------------------------------------------------------------------------------------------------
