@@ -29,6 +29,7 @@ EARLIER = [
     {
         "role": "user",
         "content": [
+            {"type": "text", "text": "I did."},
             {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "2"}]},
             {"type": "text", "text": "well?"},
         ],
@@ -43,6 +44,7 @@ EARLIER_IN_CHAT = [
         "reasoning_content": "hm",
         "tool_calls": [{"id": "t1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}],
     },
+    {"role": "user", "content": "I did."},
     {"role": "tool", "tool_call_id": "t1", "content": "2"},
     {"role": "user", "content": "well?"},
 ]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any
 
 from proxy.sim.apis.api import passed, texts, unreadable
@@ -46,13 +47,15 @@ def _told(message: Json) -> Iterator[Json]:
     elif role == "assistant":
         yield _reply(content)
     else:
-        for block in content:
-            if block["type"] == RESULT:
-                result = "\n".join(texts(block.get("content")))
-                yield {"role": "tool", "tool_call_id": block["tool_use_id"], "content": result}
-        said = [_part(block) for block in content if block["type"] != RESULT]
-        if said:
-            yield {"role": role, "content": said}
+        for is_result, blocks in groupby(content, lambda block: block["type"] == RESULT):
+            if is_result:
+                yield from map(_result, blocks)
+            else:
+                yield {"role": role, "content": [_part(block) for block in blocks]}
+
+
+def _result(block: Json) -> Json:
+    return {"role": "tool", "tool_call_id": block["tool_use_id"], "content": "\n".join(texts(block.get("content")))}
 
 
 def _part(block: Json) -> Json:

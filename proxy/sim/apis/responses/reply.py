@@ -23,7 +23,6 @@ TOLD_AGAIN: Json = {
     "metadata": None,
     "parallel_tool_calls": True,
     "previous_response_id": None,
-    "store": True,
     "temperature": None,
     "tool_choice": "auto",
     "top_p": None,
