@@ -48,9 +48,9 @@ class PostgresServer:
             return cursor.fetchall() if cursor.description else []
 
     def cut_off(self) -> None:
-        """End all sessions but one's own, as a restart of the server would."""
+        """End all sessions but one's own, as a restart of the server would; returns once they have ended."""
         self.run(
-            "select pg_terminate_backend(pid) from pg_stat_activity"
+            "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
             " where usename = 'rollpin' and pid <> pg_backend_pid()"
         )
 
