@@ -32,7 +32,8 @@ and `{api_key}`. The model's name is up to you: it is recorded, and says nothing
 In every run HOME is a fresh folder, and the way out is barred: proxy variables lead to a socket that hangs up. Hosts
 that a harness tried to reach all the same are listed with it. No harness sends a key or an id that Rollpin would need
 to tell a retry from a new call; retries are told by what they repeat
-([records.md](records.md#retry-or-deliberate-repeat)).
+([records.md](records.md#retry-or-deliberate-repeat)). That a context fills up, which harnesses then sum up, is not
+brought about here.
 """
 
 

@@ -206,6 +206,9 @@ PI_CLI = Harness(
     streams=True,
     asks=frozenset({"max_completion_tokens"}),
     time_setting="retry.provider.timeoutMs",
+    notes=(
+        "Where its context is full it asks for a summary, without tools: a branch of its own, labelled `maybe_side`.",
+    ),
 )
 
 AIDER_CLI = Harness(
