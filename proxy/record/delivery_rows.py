@@ -19,6 +19,20 @@ where state in ('reserved', 'done', 'failed') and call_id in (
     )
 )
 """
+# That it was lost was a guess from its process's silence, which gives way to what that process says itself.
+_END_OF_LOST = """
+update deliveries set ended_at = :ended_at, outcome = :outcome, events = :events
+where delivery_id = :delivery_id and outcome = 'lost'
+"""
+# Nothing was lost by it after all, unless somebody has begun to read since.
+_FIND = """
+update calls set claimable = null
+where claimable = 'client_gone' and state = 'done' and call_id in (
+    select call_id from deliveries as ended where delivery_id = :delivery_id and not exists (
+        select 1 from deliveries as later where later.call_id = ended.call_id and later.number > ended.number
+    )
+)
+"""
 _LASTING = "select distinct delivery_id from deliveries where outcome is null"
 
 
@@ -33,6 +47,8 @@ def end_delivery(connection: Connection, delivery: Delivery) -> None:
     ended = connection.execute(_END, row)
     if ended.rowcount and delivery.outcome in {"client_gone", "lost"}:
         connection.execute(_LOSE, {"delivery_id": delivery.delivery_id})
+    elif not ended.rowcount and delivery.outcome == "delivered" and connection.execute(_END_OF_LOST, row).rowcount:
+        connection.execute(_FIND, {"delivery_id": delivery.delivery_id})
 
 
 def lose_all(connection: Connection) -> None:

@@ -143,6 +143,44 @@ async def test_readings_of_a_process_that_fell_silent_are_lost(stores) -> None: 
     assert (late.reason, late.call_ids) == ("client_gone", (planned.call_id,))
 
 
+async def test_a_reading_that_was_only_taken_for_lost_is_none(stores) -> None:  # type: ignore[no-untyped-def]
+    """Its process was silent, and then delivered the reply: the next identical request is a draw of its own."""
+    one, other = await stores(2)
+    await one.create_rollouts([make.rollout()])
+    await one.stay_alive(make.OWNER, make.STARTED_AT + 10, make.STARTED_AT)
+    planned = make.plan()
+    asking = make.reservation(planned, repeat=make.repeat("same"))
+    await one.reserve(asking)
+    await other.stay_alive("px_other", make.STARTED_AT + 25, make.STARTED_AT + 11)
+    (taken,) = (await one.call(planned.call_id))["deliveries"]
+    await one.record([make.call(planned)])
+    await one.deliver(make.delivery(asking.delivery_id))
+    (told,) = (await other.call(planned.call_id))["deliveries"]
+    repeated = await other.reserve(make.reservation(make.plan(), repeat=make.repeat("same"), owner="px_other"))
+
+    assert (taken["outcome"], told["outcome"]) == ("lost", "delivered")
+    assert not isinstance(repeated, Claimed)
+
+
+async def test_a_lost_reading_that_was_made_good_stays_so(stores) -> None:  # type: ignore[no-untyped-def]
+    """Who claimed the reply meanwhile has it: it is not claimed once more because the first reader had it as well."""
+    one, other = await stores(2)
+    await one.create_rollouts([make.rollout()])
+    await one.stay_alive(make.OWNER, make.STARTED_AT + 10, make.STARTED_AT)
+    asking = make.reservation(make.plan(), repeat=make.repeat("same"))
+    await one.reserve(asking)
+    await one.record([make.call(replace(make.plan(), call_id=asking.draws[0].call_id))])
+    await other.stay_alive("px_other", make.STARTED_AT + 25, make.STARTED_AT + 11)
+    claims = make.reservation(make.plan(), repeat=make.repeat("same"), owner="px_other")
+    claimed = await other.reserve(claims)
+    await other.deliver(make.delivery(claims.delivery_id, "client_gone"))
+    await one.deliver(make.delivery(asking.delivery_id))
+    again = await other.reserve(make.reservation(make.plan(), repeat=make.repeat("same"), owner="px_other"))
+
+    assert isinstance(claimed, Claimed)
+    assert isinstance(again, Claimed)
+
+
 # --- crashes and lost sessions ----------------------------------------------------------------------------------
 
 
