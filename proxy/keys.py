@@ -35,6 +35,10 @@ class Keys:
         signature = hmac.new(self.key_secret.encode(), rollout_id.encode(), sha256).hexdigest()
         return f"{ROLLOUT_KEY_PREFIX}{rollout_id}-{signature}"
 
+    def mark(self) -> str:
+        """Tells one key secret from another, and opens nothing: the signature of what no rollout can be called."""
+        return hmac.new(self.key_secret.encode(), b"\0 mark", sha256).hexdigest()
+
     def opens_rollout(self, key: str, rollout_id: RolloutId) -> bool:
         """Whether the key is this rollout's own."""
         return _same(key, self.rollout_key(rollout_id))

@@ -78,6 +78,8 @@ async def wire(settings: Settings) -> Wiring:
     cassette = await open_tape(settings.cassette, settings.store) if settings.cassette else None
     store = ScratchStore() if cassette else store_at(settings.store, settings.durability)
     await store.open()
+    if store.is_shared:
+        await warn_of_other_keys(keys, store)
     profiles = Profiles(settings.profiles)
     for name in profiles.restore(await store.stored_profiles()):
         log.warning("the settings of a profile are newer than its run-time change and win", profile=name)
@@ -122,6 +124,14 @@ async def wire(settings: Settings) -> Wiring:
         aside=asyncio.Semaphore(settings.replays_at_once),
         cassette=cassette,
     )
+
+
+async def warn_of_other_keys(keys: Keys, store: Store) -> None:
+    """Proxies that sign with different secrets refuse one another's rollouts, which would look like wrong keys."""
+    if await store.keep("key_mark", keys.mark()) != keys.mark():
+        log.warning(
+            "key_secret is not that of the first proxy on this store: keys that others hand out are refused here"
+        )
 
 
 def salt_root() -> tuple[str, str]:

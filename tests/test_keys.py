@@ -7,11 +7,15 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from proxy import keys as keys_module
 from proxy.keys import Keys, load_keys, rollout_named_by
 from proxy.model import RolloutId
+from proxy.record.postgres import PostgresStore
 from proxy.settings import Settings
+from proxy.wiring import warn_of_other_keys
+from tests.postgres import PostgresServer
 
 KEYS = Keys("admin-token", "read-token", "secret")
 ROLLOUT = RolloutId("task-1")
@@ -138,3 +142,17 @@ def test_what_is_no_secrets_file_is_named(tmp_path: Path, text: str) -> None:
         load_keys(Settings(engines=("http://127.0.0.1:1",), secrets_file=file))
 
     assert file.read_text() == text
+
+
+@pytest.mark.anyio
+async def test_a_proxy_with_another_secret_says_so_where_a_store_is_shared(postgres: PostgresServer) -> None:
+    """Else harnesses would only see that their keys are wrong, at one proxy and not at the other."""
+    store = PostgresStore(postgres.new_schema())
+    await store.open()
+    with capture_logs() as logs:
+        for secret in ("one-secret", "one-secret", "another"):
+            await warn_of_other_keys(Keys("a", "b", key_secret=secret), store)
+    await store.close()
+
+    assert [log["log_level"] for log in logs] == ["warning"]
+    assert "key_secret" in logs[0]["event"]
