@@ -55,9 +55,10 @@ def store_secrets(url: str) -> tuple[str, ...]:
 
 
 def _is_unreadable(value: str) -> bool:
-    parts = urlsplit(value)
+    """Also where a password's own `/` or `?` may have ended the part in which a password is looked for."""
     try:
+        parts = urlsplit(value)
         parts.port  # noqa: B018  reading it is what checks it
     except ValueError:
         return True
-    return bool(parts.fragment) or parts.netloc.count("@") > 1
+    return bool(parts.fragment) or parts.netloc.count("@") > 1 or "@" in parts.path + parts.query
