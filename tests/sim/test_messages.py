@@ -221,6 +221,8 @@ def test_errors_are_anthropics(engine: FakeEngine, status: int, kind: str, *, st
         hello(max_tokens=None),
         hello(max_tokens=0),
         hello(messages=[{"role": "user", "content": [{"type": "document"}]}]),
+        hello(messages=[{"role": "user", "content": [{"type": "text", "text": 1}]}]),
+        hello(stop_sequences=[1]),
         hello(tools=[ADD], tool_choice={"type": "tool"}),
         hello(temperature=-1),
     ],

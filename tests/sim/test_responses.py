@@ -249,6 +249,8 @@ def test_errors_are_nested(engine: FakeEngine, *, stream: bool) -> None:
         ({"input": [{"type": "computer_call"}]}, 400),
         ({"input": [{"type": "message", "content": "x"}]}, 400),
         ({"tools": [{}]}, 400),
+        ({"instructions": 1}, 400),
+        ({"input": [{"role": "user", "content": [{"type": "input_text", "text": 1}]}]}, 400),
         ({"temperature": -1}, 400),
         ({"background": True}, 400),
         ({"previous_response_id": "resp_1"}, 404),

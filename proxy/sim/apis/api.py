@@ -80,6 +80,13 @@ def passed(body: Json, fields: Sequence[str]) -> Json:
     return {name: body[name] for name in fields if body.get(name) is not None}
 
 
+def text(value: Any) -> str:
+    """A value that must be text; raises TypeError where it is not."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
 def texts(parts: Any) -> list[str]:
-    """The text of each part that has any; a text alone is one part."""
-    return [parts] if isinstance(parts, str) else [part["text"] for part in parts or () if "text" in part]
+    """The text of each part that has any; a text alone is one part. Raises TypeError where a text is none."""
+    return [parts] if isinstance(parts, str) else [text(part["text"]) for part in parts or () if "text" in part]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from proxy.sim.apis.api import passed, texts, unreadable
+from proxy.sim.apis.api import passed, text, texts, unreadable
 from proxy.sim.template import Json
 
 PASSED = ("model", "max_tokens", "temperature", "top_p", "top_k", "stream")
@@ -31,7 +31,7 @@ def _chat(body: Json) -> Json:
     return {
         **passed(body, PASSED),
         "messages": [*head, *told],
-        **({"stop": body["stop_sequences"]} if body.get("stop_sequences") else {}),
+        **({"stop": list(map(text, body["stop_sequences"]))} if body.get("stop_sequences") else {}),
         **({} if thinks else {"chat_template_kwargs": {"enable_thinking": False}}),
         **({"stream_options": {"include_usage": True}} if body.get("stream") else {}),
         **({"tools": tools} if tools else {}),
@@ -60,7 +60,7 @@ def _result(block: Json) -> Json:
 
 def _part(block: Json) -> Json:
     if block["type"] == "text":
-        return {"type": "text", "text": block["text"]}
+        return {"type": "text", "text": text(block["text"])}
     if block["type"] == "image":
         source = block["source"]
         url = source["url"] if source["type"] == "url" else f"data:{source['media_type']};base64,{source['data']}"

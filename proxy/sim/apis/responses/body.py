@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from proxy.sim.apis.api import passed, texts, unreadable
+from proxy.sim.apis.api import passed, text, texts, unreadable
 from proxy.sim.apis.responses.sealed import unseal
 from proxy.sim.apis.responses.tools import chat_name, choice_in_chat, tools_of, wrapped
 from proxy.sim.ask import Refusal
@@ -45,7 +45,7 @@ def _chat(body: Json, extra: tuple[str, ...]) -> Json:
 
 def _messages(body: Json) -> list[Json]:
     given = body["input"]
-    told = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else list[Json]()
+    told = [{"role": "system", "content": text(body["instructions"])}] if body.get("instructions") else list[Json]()
     for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
         _add(told, item)
     if not told:
@@ -103,4 +103,4 @@ def _content(content: Any) -> Any:
 def _part(part: Json) -> Json:
     if part["type"] == "input_image":
         return {"type": "image_url", "image_url": {"url": part["image_url"]}}
-    return {"type": "text", "text": part["text"]}
+    return {"type": "text", "text": text(part["text"])}
