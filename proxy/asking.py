@@ -106,7 +106,8 @@ class Asking:
         completion = fold.finish()
         # Where the reply itself tells who drew it, and tells nothing new, nothing needs to be asked.
         is_told = {span["version"] for span in completion.weight_versions} == {before.version}
-        after = weights.of(plan.engine) if is_told else await weights.look(plan.engine)
+        patience_s = self._wiring.settings.timeouts.commit_wait_s
+        after = weights.of(plan.engine) if is_told else await weights.look_behind(plan.engine, patience_s)
         self._growing = None
         return self._part(plan, completion, before, after)
 

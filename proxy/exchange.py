@@ -10,7 +10,7 @@ import structlog
 from proxy.asking import Asking
 from proxy.engine.dialect import Dialect
 from proxy.engine.pool import Pool
-from proxy.errors import EngineFault
+from proxy.errors import EngineFault, StoreDown
 from proxy.model import Completion, Failure, Outcome, Plan, Segment
 from proxy.running import Running
 from proxy.wiring import Wiring
@@ -74,6 +74,8 @@ async def exchange_once(running: Running, plan: Plan, dialect: Dialect, wiring: 
         elif fault.code == "engine_cut":
             wiring.pool.look_soon()
         outcome = failure_of(fault, asking.partial())
+    except StoreDown as error:
+        outcome = store_away(error, asking.partial())
     except asyncio.CancelledError:
         # Only exchange_all cancels this task, and it wants to know how far the reply came.
         outcome = cut_short(running, asking.partial())
@@ -95,6 +97,13 @@ def failure_of(fault: EngineFault, partial: Completion) -> Failure:
         may_retry=fault.may_retry,
         retry_after_s=fault.retry_after_s,
         partial=partial,
+    )
+
+
+def store_away(error: StoreDown, partial: Completion) -> Failure:
+    """Nobody can tell which weights draw, or drew, the reply."""
+    return Failure(
+        "store_unavailable", error.status, error.message, retry_after_s=error.retry_after_s, partial=partial
     )
 
 

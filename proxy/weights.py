@@ -13,12 +13,13 @@ from proxy import clock
 from proxy.canonical import digest
 from proxy.engine.controls import CONTROLS, reported_version, reports_version
 from proxy.engine.upstream import Upstream
-from proxy.errors import EngineFault
+from proxy.errors import EngineFault, StoreDown
 from proxy.model import EngineRef, EngineRequest, KvFate, Weights
 from proxy.record.store import Store
 
 SALT_MARK = "rollpin-cache-1"
 SALT_DIGITS = 32
+STORE_PAUSE_S = 0.1
 
 log = structlog.get_logger()
 
@@ -69,6 +70,20 @@ class WeightWatch:
         if version is None:
             return replace(known, version=None)
         return known if version == known.version else await self._note(engine, version)
+
+    async def look_behind(self, engine: EngineRef, patience_s: float) -> Weights:
+        """The same behind a reply, which is not to be lost because the store is away: it is waited for.
+
+        Raises StoreDown where it stays away for longer.
+        """
+        give_up_at = clock.ticks() + patience_s
+        while True:
+            try:
+                return await self.look(engine)
+            except StoreDown:
+                if clock.ticks() + STORE_PAUSE_S > give_up_at:
+                    raise
+            await asyncio.sleep(STORE_PAUSE_S)
 
     async def change(self, engine: EngineRef, version: str, *, is_flushed: bool) -> Weights:
         """The trainer tells of new weights."""

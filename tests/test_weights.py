@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.model import Pause
+from proxy.errors import StoreDown
+from proxy.model import Pause, Weights
 from tests.fakes import FakeEngine
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 
@@ -464,3 +465,57 @@ def test_a_replica_follows_what_another_was_told(start: Callable[..., Site]) -> 
     site.proxy.do(wiring.store.end_pause(time.time()))
 
     until(lambda: wiring.pauses.in_force is None)
+
+
+# --- a store that is away ---------------------------------------------------------------------------------------
+
+
+class AwayStore:
+    """A shared store whose weights cannot be read for so many looks, from some moment on."""
+
+    is_shared = True
+
+    def __init__(self, proxy: ServedProxy, looks: int, is_due: Callable[[], bool]) -> None:
+        self._store = proxy.wiring.store
+        self.looks = looks
+        self._is_due = is_due
+        proxy.wiring.weights._store = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def weights(self) -> tuple[Weights, ...]:
+        if self._is_due() and self.looks:
+            self.looks -= 1
+            raise StoreDown("away")
+        return await self._store.weights()
+
+
+def has_drawn(engine: FakeEngine) -> bool:
+    return any(request.path == "/v1/chat/completions" for request in engine.requests)
+
+
+def test_a_reply_waits_for_the_store_that_tells_its_weights(start: Callable[..., Site]) -> None:
+    """As it does for its record: a short absence costs no reply. (SGLang's replies tell theirs themselves.)"""
+    site = start("vllm")
+    away = AwayStore(site.proxy, 2, lambda: has_drawn(site.engine))
+    client = site.proxy.rollout()
+
+    assert client.chat().status_code == 200
+    assert (away.looks, client.call()["state"]) == (0, "done")
+
+
+@KINDS
+def test_a_call_whose_weights_nobody_tells_may_be_asked_again(start: Callable[..., Site], kind: str) -> None:
+    """It fails before an engine is asked, and its retry has the same draw."""
+    site = start(kind)
+    AwayStore(site.proxy, 1, lambda: True)
+    client = site.proxy.rollout()
+    failed, drawn_by_then = client.chat(), has_drawn(site.engine)
+    again = client.chat()
+    call = client.call()
+
+    assert (failed.status_code, failed.json()["error"]["code"], drawn_by_then) == (503, "store_unavailable", False)
+    assert failed.headers["retry-after"] == "2"
+    assert again.status_code == 200
+    assert (call["state"], [failure["kind"] for failure in call["earlier_failures"]]) == ("done", ["store_unavailable"])

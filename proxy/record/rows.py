@@ -32,7 +32,7 @@ Columns: TypeAlias = dict[str, Any]
 
 PROXY_DIED = Failure("proxy_died", 503, "the proxy process that made this call ended before its outcome was recorded")
 # Failures that say nothing about the draw: somebody cut it.
-CUT = frozenset({"client_gone", "engines_paused", "proxy_stopped", "sibling_failed"})
+CUT = frozenset({"client_gone", "engines_paused", "proxy_stopped", "sibling_failed", "store_unavailable"})
 LATE = Failure("late", 410, "the rollout was closed before the reply had ended", may_retry=False)
 
 # Fields that a document has from its outcome on; until then, and where they do not apply, they are null.
