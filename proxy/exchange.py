@@ -102,9 +102,7 @@ def failure_of(fault: EngineFault, partial: Completion) -> Failure:
 
 def store_away(error: StoreDown, partial: Completion) -> Failure:
     """Nobody can tell which weights draw, or drew, the reply."""
-    return Failure(
-        "store_unavailable", error.status, error.message, retry_after_s=error.retry_after_s, partial=partial
-    )
+    return Failure("store_unavailable", error.status, error.message, retry_after_s=error.retry_after_s, partial=partial)
 
 
 def cut_short(running: Running, partial: Completion) -> Failure:
