@@ -329,7 +329,8 @@ REASONS: tuple[Reason, ...] = (
         store_unavailable=(
             (
                 "the reply came whole, but the store could not keep it for `timeouts.commit_wait_s`; the client was "
-                "told so, and this was written once the store could"
+                "told so, and this was written once the store could. With several proxies also: the engine's weights "
+                "could not be looked up"
             ),
             "see the disk that the store is on",
         ),
