@@ -23,6 +23,9 @@ A harness needs two things, and no change to its code: the `base_url` and the `a
 tells both; Anthropic's clients take `anthropic_base_url`). Below they read `{base_url}`
 and `{api_key}`. The model's name is up to you: it is recorded, and says nothing to the engine.
 
+To try one without an engine, let the simulation play a [scenario](sim.md#scenarios), with room for the long prompts of
+agents: `rollpin sim --port 30000 --scenario calculator --max-model-len 1000000`.
+
 ## What was seen
 
 {table}
@@ -30,8 +33,9 @@ and `{api_key}`. The model's name is up to you: it is recorded, and says nothing
 {meanings}
 
 In every run HOME is a fresh folder, and the way out is barred: proxy variables lead to a socket that hangs up. Hosts
-that a harness tried to reach all the same are listed with it. No harness sends a key or an id that Rollpin would need
-to tell a retry from a new call; retries are told by what they repeat
+that a harness tried to reach all the same are listed with it. Variables that only keep a harness quiet (no updates, no
+telemetry, no banner) are set as well, and not shown below. No harness sends a key or an id that Rollpin would need to
+tell a retry from a new call; retries are told by what they repeat
 ([records.md](records.md#retry-or-deliberate-repeat)). That a context fills up, which harnesses then sum up, is not
 brought about here.
 """

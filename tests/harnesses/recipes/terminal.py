@@ -8,16 +8,13 @@ from tests.harnesses.kit.packages import AIDER, CLINE, MINI_SWE_AGENT, OPENCODE,
 
 def mini_swe_agent(aim: Aim, task: str) -> Setup:
     """Through litellm, which reads OpenAI's variables."""
-    quiet = {
-        "MSWEA_CONFIGURED": "true",
-        "MSWEA_SILENT_STARTUP": "1",
-        "MSWEA_COST_TRACKING": "ignore_errors",
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    }
+    # Without these two it asks for its first setup, and ends at the first reply of a model that it has no price of.
+    needed = {"MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors"}
+    quiet = {"MSWEA_SILENT_STARTUP": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     limit = () if aim.timeout_s is None else ("-c", "mini.yaml", "-c", f"model.model_kwargs.timeout={aim.timeout_s}")
     command = ("mini", "--model", "openai/policy", "--yolo", "--exit-immediately", *limit, "--task", task)
     program = str(MINI_SWE_AGENT.folder / "bin" / command[0])
-    return Setup((program, *command[1:]), openai_variables(aim), quiet=quiet)
+    return Setup((program, *command[1:]), openai_variables(aim) | needed, quiet=quiet)
 
 
 def opencode(aim: Aim, task: str) -> Setup:
@@ -131,6 +128,9 @@ MINI_SWE = Harness(
     shell=bash,
     finish=lambda _answer: bash("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
     time_setting="model.model_kwargs.timeout",
+    notes=(
+        "Its task ends by a command: after plain words it asks a few times more and gives up (`RepeatedFormatError`).",
+    ),
 )
 
 OPENCODE_CLI = Harness(
