@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import signal
 import socket
 import stat
@@ -67,10 +68,20 @@ async def _tell(request: Request, error: Exception) -> Response:
 async def _tell_http(request: Request, error: Exception) -> Response:
     """Unknown routes and methods, in the API's form instead of the framework's."""
     assert isinstance(error, HTTPException)  # noqa: S101  registered for this type alone
-    hint = "; the base URL of Anthropic's clients ends before /v1" if "/v1/v1/" in request.url.path else ""
-    unknown = NotFound(f"{request.method} {request.url.path} is not served here{hint}", code="unknown_route")
+    unknown = NotFound(
+        f"{request.method} {request.url.path} is not served here{_hint(request.url.path)}", code="unknown_route"
+    )
     unknown.status = error.status_code
     return await _tell(request, unknown)
+
+
+def _hint(path: str) -> str:
+    """What to do about a base URL that has one /v1 too many or too few."""
+    if "/v1/v1/" in path:
+        return "; the base URL of Anthropic's clients ends before /v1"
+    if path.endswith(("/completions", "/responses", "/models")) and "/v1/" not in path:
+        return "; the base URL of OpenAI's clients ends in /v1"
+    return ""
 
 
 async def _tell_nobody(_request: Request, _error: Exception) -> Response:
@@ -257,7 +268,8 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        remedy = "; stop what listens there, or choose another port" if error.errno == errno.EADDRINUSE else ""
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}{remedy}") from error
     bound.listen(BACKLOG)
     return bound
 

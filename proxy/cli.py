@@ -52,7 +52,11 @@ def rollpin(
 # --- serve ------------------------------------------------------------------------------------------------------
 
 
-@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    short_help="Run a proxy; every setting is a flag.",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
 def serve(
     context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="The settings file.")] = None,
@@ -84,7 +88,10 @@ def _print_serve_help() -> None:
 # --- check ------------------------------------------------------------------------------------------------------
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    short_help="Find out what the engines are fit for, by experiment.",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
 def check(
     context: typer.Context,
     config: Annotated[Path | None, typer.Option(help="The settings file.")] = None,
@@ -162,7 +169,7 @@ Token = Annotated[
 ]
 
 
-@app.command()
+@app.command(short_help="Trajectories of closed groups as training rows.")
 def export(
     out: Annotated[Path, typer.Argument(help="File to write: .jsonl, .ndjson or .parquet.")],
     url: Url = None,
@@ -198,9 +205,9 @@ def export(
     raise typer.Exit(work.export(find_control(url, token), wanted))
 
 
-app.command()(replay)
-app.command()(rescore)
-app.command()(verify)
+app.command(short_help="Draw recorded calls again: do the same tokens come?")(replay)
+app.command(short_help="Score recorded tokens under the weights of now.")(rescore)
+app.command(short_help="Hold a store against its own promises, offline.")(verify)
 
 
 # --- rollouts ---------------------------------------------------------------------------------------------------
@@ -234,7 +241,7 @@ def list_rollouts(
         console.print("there are more: raise --limit, or narrow by --run, --group, --state")
 
 
-@rollouts.command("show")
+@rollouts.command("show", short_help="One rollout: where it stands, and its counts.")
 def show_rollout(rollout_id: str, url: Url = None, token: Token = None) -> None:
     """One rollout: where it stands, its counts, and whether everything was captured."""
     rollout = find_control(url, token).ask(f"/rollouts/{quote(rollout_id, safe='')}")
@@ -246,7 +253,7 @@ def show_rollout(rollout_id: str, url: Url = None, token: Token = None) -> None:
     Console().print(table)
 
 
-@rollouts.command("why")
+@rollouts.command("why", short_help="Why calls fork, are left out, or lack their prefix.")
 def show_why(
     rollout_id: str,
     url: Url = None,

@@ -58,8 +58,15 @@ def _common(masked: Processor) -> list[Processor]:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
         structlog.stdlib.ExtraAdder(),
+        _plain,
         masked,
     ]
+
+
+def _plain(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Without uvicorn's second copy of its message, which has colours in it."""
+    event.pop("color_message", None)
+    return event
 
 
 def _renderer(form: Literal["console", "json"], stream: TextIO) -> Processor:

@@ -82,6 +82,8 @@ class Control:
             document = answer.json()
         except ValueError:
             end(f"{self.url} does not answer as Rollpin does (status {answer.status_code})")
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            end(f"{self.socket or self.url}: {_told(document)}; give its token, or stand beside its secrets file")
         if answer.status_code != httpx.codes.OK or not isinstance(document, dict):
             end(_told(document))
         return document

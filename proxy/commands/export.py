@@ -21,6 +21,10 @@ from proxy.trajectory.export import ParquetMissing, write_json_lines, write_parq
 
 Format: TypeAlias = Literal["jsonl", "parquet"]
 SUFFIXES: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+EMPTY = (
+    "no new group: one is told once all its rollouts are closed (POST /rollouts/ID/finish), with --require-outcome "
+    "once all have an outcome; --rollout tells one that is still open"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +172,8 @@ def _tell(take: Take, rows: int) -> None:
     console.print(f"{take.wanted.out}: {counts}", markup=False)
     if take.fault:
         console.print(f"rollpin: {take.fault}; the file holds the groups that had come whole", markup=False)
+    if not take.rollouts and not take.fault:
+        console.print(EMPTY, markup=False)
     if take.cursor and take.wanted.cursor_file is None:
         console.print(f"go on with --since {take.cursor}", markup=False)
 

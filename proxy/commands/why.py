@@ -36,7 +36,7 @@ def show_why(document: Json, console: Console) -> None:
     for calls in _alike(document["calls"]):
         console.print()
         _show_calls(calls, console)
-    if not any(call["findings"] for call in document["calls"]):
+    if not document["trainable"]["reasons"] and not any(call["findings"] for call in document["calls"]):
         console.print("\nnothing to explain: no fork, no exclusion, no refused prefix")
 
 

@@ -160,7 +160,10 @@ def _add(connection: Connection, rollout: Rollout) -> None:
     if connection.execute(_ADD, _columns(rollout)).rowcount:
         return
     if read_rollout(connection, rollout.rollout_id):
-        raise Conflict(f"rollout_id {rollout.rollout_id!r} is taken", param="rollout_id")
+        raise Conflict(
+            f"rollout_id {rollout.rollout_id!r} is taken, for ever: name another, or another group or run",
+            param="rollout_id",
+        )
     raise Conflict(
         f"run {rollout.run!r}, group {rollout.group!r} already has sample {rollout.sample}, attempt {rollout.attempt}",
         param="attempt",

@@ -199,6 +199,14 @@ def test_an_unknown_route_is_told_in_openai_form(proxy: ServedProxy, path: str) 
     assert refused(httpx.post(proxy.url + path, json={}), 404)["code"] == "unknown_route"
 
 
+@pytest.mark.parametrize("path", ["/rollouts/r/chat/completions", "/responses"])
+def test_a_base_url_without_its_v1_is_told_so(proxy: ServedProxy, path: str) -> None:
+    """As where Anthropic's is given to a client of OpenAI's."""
+    told = refused(httpx.post(proxy.url + path, json={}), 404)["message"]
+
+    assert told.endswith("the base URL of OpenAI's clients ends in /v1")
+
+
 @pytest.mark.parametrize("path", ["/rollouts", "/rollouts/{}", "/rollouts/{}/calls", "/metrics", "/engines"])
 def test_a_harness_key_opens_no_control_route(proxy: ServedProxy, rollout: RolloutClient, path: str) -> None:
     """Neither its own rollout's nor anybody's."""

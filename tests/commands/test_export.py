@@ -94,6 +94,16 @@ def test_an_export_is_narrowed_by_run_group_and_outcome(proxy: ServedProxy, run:
     assert "of 4 rollouts" in judged.err
 
 
+def test_where_no_group_is_closed_it_says_when_one_is_told(proxy: ServedProxy, run: Run) -> None:
+    """An empty file alone would not tell why it is empty."""
+    proxy.rollout(rollout_id="open", run="monday")
+
+    done = run("export", "a.jsonl", *where(proxy), "--run", "monday")
+
+    assert (done.status, rows("a.jsonl")) == (0, [])
+    assert "once all its rollouts are closed" in done.err.splitlines()[1]
+
+
 def test_named_rollouts_are_exported_as_they_stand(proxy: ServedProxy, run: Run) -> None:
     """Open ones too; their state is a column."""
     opened = played(proxy, "open", finish=False)
