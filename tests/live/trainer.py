@@ -17,7 +17,7 @@ CALLS = 6
 TOKENS = {"sglang": 700, "vllm": 900}
 # A busy vLLM hears of a pause late, so what is to meet one there goes on for long. Its logprobs are those before the
 # bias; SGLang's are those behind it, which transformers does not know.
-LONG: dict[str, Json] = {"sglang": {}, "vllm": {"max_tokens": 3000, **NO_END}}
+LONG: dict[str, Json] = {"sglang": {}, "vllm": {"max_tokens": 1500, **NO_END}}
 
 
 @dataclass(slots=True)
@@ -98,5 +98,5 @@ def long_calls(trainer: Trainer, *, stream: bool) -> list[Call]:
     long = {**LONG[trainer.site.kind], "stream": stream}
     calls = [Call(trainer.site, group=group, sample=sample, **long) for sample in range(CALLS)]
     until(lambda: all(call.is_known() for call in calls))
-    trainer.site.works_on()
+    trainer.site.works_on(8)
     return calls
