@@ -20,6 +20,7 @@ ROLLOUTS = {"sglang": 32, "vllm": 12}
 PAUSES = 5
 # Calls that are answered between two pauses; five times as many are far from all.
 BETWEEN_PAUSES = {"sglang": 16, "vllm": 8}
+GROWTH_TOKENS = 8
 STORY_TOKENS = {"sglang": 500, "vllm": 1000}
 # A pause ends what cannot be gone on with, a reply under a grammar for one; each try can meet one pause.
 MOST_TRIES = PAUSES + 1
@@ -46,9 +47,10 @@ class Batch:
         at_once([self._pause, *stories, *others], AT_ONCE + 1)
 
     def _pause(self) -> None:
-        """What a trainer does at each update of the weights, without the update."""
+        """What a trainer does at each update of the weights, without the update; stories have grown since the last."""
         for number in range(1, PAUSES + 1):
             until(lambda number=number: len(self.answers) >= number * BETWEEN_PAUSES[self._site.kind])
+            self._site.works_on(GROWTH_TOKENS)
             self._site.order("/pause", {"mode": "abort", "lease_s": PATIENCE_S})
             self._site.order("/resume")
         self._no_more_pauses.set()
