@@ -15,15 +15,24 @@ from tests.live.speaking import Json
 FAR = 0.01
 
 
+def is_interrupted(record: Json) -> bool:
+    """Whether it was in flight when the weights changed, and says where; its segments then are the whole of it."""
+    ends = [0, *(segment["end"] for segment in record["segments"])]
+    assert [segment["start"] for segment in record["segments"]] == ends[:-1]
+    assert ends[-1] == len(record["completion_token_ids"]) == len(record["logprobs"])
+    return len(record["segments"]) > 1
+
+
 def interrupted(records: Sequence[Json]) -> list[Json]:
     """Those that were in flight when the weights changed."""
-    found = [record for record in records if len(record["segments"]) > 1]
+    found = [record for record in records if is_interrupted(record)]
     assert len(found) >= 2, [record["segments"] for record in records]
-    for record in found:
-        ends = [0, *(segment["end"] for segment in record["segments"])]
-        assert [segment["start"] for segment in record["segments"]] == ends[:-1]
-        assert ends[-1] == len(record["completion_token_ids"]) == len(record["logprobs"])
     return found
+
+
+def is_doubtful(record: Json) -> bool:
+    """Whether it was in flight when the weights changed, and does not say where."""
+    return bool(record["segments"][0]["weight_version"] is None)
 
 
 @dataclass(frozen=True, slots=True)

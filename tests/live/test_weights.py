@@ -12,9 +12,18 @@ import pytest
 
 from tests.live.engines.start import running
 from tests.live.harness import AS_STREAM, LOGPROB_TOLERANCE, PATIENCE_S, Site, Tell, site_before, until
-from tests.live.labels import FAR, asked_on, check_segments, furthest, interrupted, segments_of
+from tests.live.labels import (
+    FAR,
+    asked_on,
+    check_segments,
+    furthest,
+    interrupted,
+    is_doubtful,
+    is_interrupted,
+    segments_of,
+)
 from tests.live.speaking import NO_END
-from tests.live.trainer import CALLS, TOKENS, Call, Trainer, long_calls
+from tests.live.trainer import CALLS, TOKENS, Call, Trainer, long_calls, update_under_calls
 
 ON_SGLANG = pytest.mark.parametrize("trainer", ["sglang"], indirect=True)
 ON_VLLM = pytest.mark.parametrize("trainer", ["vllm"], indirect=True)
@@ -61,12 +70,10 @@ def test_retracted_calls_change_their_weights_where_the_engine_says_on_sglang(tr
 
 
 def update_and_check(trainer: Trainer, mode: str, tell: Tell, *, stream: bool) -> None:
-    engine, old_version, old = trainer.site.engine, version_now(trainer), trainer.now
-    calls = long_calls(trainer, stream=stream)
-    version = trainer.update(mode)
-    records = interrupted([call.record() for call in calls])
-    later = trainer.call().record()
-    worst = check_segments(engine, [*records, later], {old_version: old, version: trainer.now})
+    met = update_under_calls(trainer, mode, is_interrupted, stream=stream)
+    (old_version, _), (version, _) = met.old, met.new
+    engine, records, later = trainer.site.engine, met.records, trainer.call().record()
+    worst = check_segments(engine, [*records, later], dict((met.old, met.new)))
     how = "streamed" if stream else "whole"
     tell(f"{engine.kind}: {mode}: {len(records)} {how} replies across an update within {worst:.1e} of transformers")
 
@@ -82,13 +89,9 @@ def update_and_check(trainer: Trainer, mode: str, tell: Tell, *, stream: bool) -
 @ON_SGLANG
 def test_streams_of_retracted_calls_are_not_guessed_on_sglang(trainer: Trainer) -> None:
     """They do not tell where the weights changed."""
-    calls = long_calls(trainer, stream=True)
-    trainer.update("retract")
-    records = [call.record() for call in calls]
-    doubtful = [record for record in records if record["segments"][0]["weight_version"] is None]
+    met = update_under_calls(trainer, "retract", is_doubtful, stream=True)
 
-    assert len(doubtful) >= 2
-    assert {tuple(record["segments"][0]["notes"]) for record in doubtful} == {("weights_changed_in_mid_reply",)}
+    assert {tuple(record["segments"][0]["notes"]) for record in met.records} == {("weights_changed_in_mid_reply",)}
 
 
 @ON_SGLANG
@@ -153,12 +156,9 @@ def test_draining_ends_calls_on_the_old_weights_on_vllm(trainer: Trainer) -> Non
 @ON_VLLM
 def test_what_keep_drew_is_not_guessed_on_vllm(trainer: Trainer) -> None:
     """Chat does not tell where the weights changed."""
-    calls = long_calls(trainer, stream=False)
-    trainer.update("keep")
-    doubtful = [one for one in (call.record() for call in calls) if one["segments"][0]["weight_version"] is None]
+    met = update_under_calls(trainer, "keep", is_doubtful, stream=False)
 
-    assert len(doubtful) >= 2
-    assert {tuple(record["segments"][0]["notes"]) for record in doubtful} == {("weights_changed_in_mid_reply",)}
+    assert {tuple(record["segments"][0]["notes"]) for record in met.records} == {("weights_changed_in_mid_reply",)}
 
 
 @ON_VLLM

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,17 @@ import httpx
 
 from tests.live.engines.models import ensure_model
 from tests.live.harness import PATIENCE_S, Site, patient, until
-from tests.live.speaking import NO_END, Json
+from tests.live.speaking import NO_MARKUP, Json
 
 CALLS = 6
 # Few replies of random weights end by themselves before that.
 TOKENS = {"sglang": 700, "vllm": 900}
 # A busy vLLM hears of a pause late, so what is to meet one there goes on for long. Its logprobs are those before the
 # bias; SGLang's are those behind it, which transformers does not know.
-LONG: dict[str, Json] = {"sglang": {}, "vllm": {"max_tokens": 1500, **NO_END}}
+LONG: dict[str, Json] = {"sglang": {}, "vllm": {"max_tokens": 1500, **NO_MARKUP}}
+# It may hear of one behind the last token of all of them; then the next is waited for.
+MOST_UPDATES = 4
+LEAST_MET = 2
 
 
 @dataclass(slots=True)
@@ -90,6 +94,30 @@ class Call(threading.Thread):
         """What is on record of it at its end."""
         self.reply()
         return self.client.call()
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """An update of the weights that calls met in mid-reply."""
+
+    records: list[Json]
+    """Of these calls alone."""
+    old: tuple[str, Path]
+    new: tuple[str, Path]
+    """Version and model, before and behind it."""
+
+
+def update_under_calls(trainer: Trainer, mode: str, is_met: Callable[[Json], bool], *, stream: bool) -> Met:
+    """The first of a few updates that met enough calls, by what is on record of them."""
+    for _ in range(MOST_UPDATES):
+        old = str(trainer.call().record()["segments"][0]["weight_version"]), trainer.now
+        calls = long_calls(trainer, stream=stream)
+        new = trainer.update(mode), trainer.now
+        records = [call.record() for call in calls]
+        met = [record for record in records if is_met(record)]
+        if len(met) >= LEAST_MET:
+            return Met(met, old, new)
+    raise AssertionError(f"{MOST_UPDATES} updates met no calls: {[record['segments'] for record in records]}")
 
 
 def long_calls(trainer: Trainer, *, stream: bool) -> list[Call]:
