@@ -1,13 +1,9 @@
 """What the PostgreSQL store promises beyond the contract of every store: many processes, lost sessions, secrets."""
 
 import asyncio
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -24,13 +20,12 @@ from proxy.record.writer import Durability, Writer
 from proxy.verify.story import Looking, verify_store
 from tests import make
 from tests.postgres import PostgresServer, running_server
+from tests.record.killing import assert_kept, kill_amid_recording
 from tests.record.recorder import CALLERS
 
 pytestmark = pytest.mark.anyio
 
-ACKNOWLEDGED = 400
 AT_ONCE = 200
-REPOSITORY = Path(__file__).parents[2]
 STRANGE = "a\x00b \ud83d half of a pair, \\u0000 and %s"
 
 
@@ -184,29 +179,13 @@ async def test_a_lost_reading_that_was_made_good_stays_so(stores) -> None:  # ty
 # --- crashes and lost sessions ----------------------------------------------------------------------------------
 
 
-def kill_amid_recording(url: str) -> list[str]:
-    """What a recorder had acknowledged when it was killed."""
-    command = [sys.executable, "-m", "tests.record.recorder", url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as recorder:
-        assert recorder.stdout
-        told = [recorder.stdout.readline() for _ in range(ACKNOWLEDGED)]
-        recorder.send_signal(signal.SIGKILL)
-        return told + [line for line in recorder.stdout if line.endswith("\n")]
-
-
 async def test_every_acknowledged_record_survives_a_kill(url: str) -> None:
     """A proxy that is killed amid its work has lost nothing that it had promised, and left nothing half done."""
     told = kill_amid_recording(url)
     store = PostgresStore(url)
     await store.open()
 
-    for line in told:
-        call_id, number = line.split()
-        document = await store.call(CallId(call_id))
-        assert document is not None
-        assert (document["state"], document["completion_token_ids"]) == ("done", [int(number)])
-    counts = [await store.counts(RolloutId(f"r{n}")) for n in range(CALLERS)]
-    assert sum(count.reserved for count in counts) == 0
+    await assert_kept(store, told)
     await store.close()
     report = await asyncio.to_thread(verify_store, url, Looking())
     assert (report.faults, report.rollouts) == ([], CALLERS)

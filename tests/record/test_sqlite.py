@@ -1,7 +1,6 @@
 """What the SQLite store promises beyond the contract of every store: crashes, full disks, file modes, readers."""
 
 import json
-import signal
 import stat
 import subprocess
 import sys
@@ -11,17 +10,15 @@ import pytest
 
 from proxy.errors import StoreDown
 from proxy.ids import ID_BYTES
-from proxy.model import CallId, RolloutId
+from proxy.model import RolloutId
 from proxy.record.opening import open_reading
 from proxy.record.sqlite import SqliteStore
 from proxy.record.store import RolloutFilter, Store
 from tests import make
-from tests.record.recorder import CALLERS
+from tests.record.killing import REPOSITORY, assert_kept, kill_amid_recording
 
-ACKNOWLEDGED = 400
 TURNS = 200
 ROOM_PER_CALL = 6100
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -35,16 +32,6 @@ def not_a_store(path: Path) -> Path:
     return path
 
 
-def kill_amid_recording(path: Path) -> list[str]:
-    """What a recorder had acknowledged when it was killed."""
-    command = [sys.executable, "-m", "tests.record.recorder", f"sqlite:///{path}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as recorder:
-        assert recorder.stdout
-        told = [recorder.stdout.readline() for _ in range(ACKNOWLEDGED)]
-        recorder.send_signal(signal.SIGKILL)
-        return told + [line for line in recorder.stdout if line.endswith("\n")]
-
-
 @pytest.mark.anyio
 async def test_it_is_a_store(path: Path) -> None:
     """The type checker agrees that the Protocol is met."""
@@ -56,17 +43,11 @@ async def test_it_is_a_store(path: Path) -> None:
 @pytest.mark.anyio
 async def test_every_acknowledged_record_survives_a_kill(path: Path) -> None:
     """A proxy that is killed amid its work has lost nothing that it had promised."""
-    told = kill_amid_recording(path)
+    told = kill_amid_recording(f"sqlite:///{path}")
     store = SqliteStore(path)
     await store.open()
 
-    for line in told:
-        call_id, number = line.split()
-        document = await store.call(CallId(call_id))
-        assert document is not None
-        assert (document["state"], document["completion_token_ids"]) == ("done", [int(number)])
-    counts = [await store.counts(RolloutId(f"r{n}")) for n in range(CALLERS)]
-    assert sum(count.reserved for count in counts) == 0
+    counts = await assert_kept(store, told)
     assert {kind for count in counts for kind, _ in count.failures} <= {"proxy_died"}
     await store.close()
 
