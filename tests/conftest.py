@@ -6,11 +6,24 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.chance import Lots
 from tests.postgres import PostgresServer, running_server
 
 # No test is timed: a busy machine may take as long as it needs for an example.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Another lot is another run of the same tests: other rollouts, other seeds, other replies."""
+    parser.addoption("--lot", default="0", help="draw other ids and seeds in every test")
+
+
+@pytest.fixture(autouse=True)
+def lots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test draws the same ids whenever it runs."""
+    source = f"{request.config.getoption('lot')} {request.node.nodeid}"
+    monkeypatch.setattr("proxy.clock.secrets", Lots(source))
 
 
 @pytest.fixture
