@@ -10,13 +10,19 @@ from tests.chance import Lots
 from tests.postgres import PostgresServer, running_server
 
 # No test is timed: a busy machine may take as long as it needs for an example.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("same", UNTIMED, derandomize=True)
+settings.register_profile("other", UNTIMED)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Another lot is another run of the same tests: other rollouts, other seeds, other replies."""
-    parser.addoption("--lot", default="0", help="draw other ids and seeds in every test")
+    """Another lot is another run of the same tests: other rollouts, other seeds, other replies, other examples."""
+    parser.addoption("--lot", help="draw other ids, seeds and examples in every test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Examples are the same ones in each run unless others are asked for."""
+    settings.load_profile("other" if config.getoption("lot") else "same")
 
 
 @pytest.fixture(autouse=True)

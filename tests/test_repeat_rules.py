@@ -35,7 +35,6 @@ MOST_BREAKS = 2
 QUICK = settings(
     max_examples=200,
     stateful_step_count=20,
-    derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
 LONG = settings(QUICK, max_examples=2000, stateful_step_count=40, derandomize=False, print_blob=True)
