@@ -7,10 +7,11 @@ a reason on the call, which then goes out as the harness wrote it and begins a n
 import asyncio
 from dataclasses import dataclass, replace
 
+from proxy.engine.answer import Answer as Told
+from proxy.engine.answer import decoded_text, rendered_ids, told_error
 from proxy.engine.dialect import engine_messages
 from proxy.engine.pool import DIALECTS
-from proxy.engine.upstream import Answer as Told
-from proxy.engine.upstream import Upstream, decoded_text, rendered_ids, told_error
+from proxy.engine.upstream import Upstream
 from proxy.errors import EngineFault
 from proxy.ids import pack_ids, shared_ids
 from proxy.model import (

@@ -12,8 +12,8 @@ from typing import Any
 import structlog
 
 from proxy import clock
+from proxy.engine.answer import Answer
 from proxy.engine.controls import CONTROLS, Controls, reported_version, reports_version
-from proxy.engine.upstream import Answer
 from proxy.errors import (
     BadAsk,
     Conflict,

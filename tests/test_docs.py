@@ -246,7 +246,7 @@ def told_failures() -> dict[str, list[ast.Call]]:
 
 
 def chosen_kinds(call: ast.Call) -> list[str]:
-    """`refused` in upstream.py chooses between two; turn.py passes on what a failure already has."""
+    """`refused` in engine/refusal.py chooses between two; turn.py passes on what a failure already has."""
     return ["context_length_exceeded", "engine_refused"] if ast.unparse(call.args[0]) == "code" else []
 
 

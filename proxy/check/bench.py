@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from proxy.engine.answer import Answer
 from proxy.engine.gate import minds_classes
 from proxy.engine.lab import Lab
 from proxy.engine.look import Look
 from proxy.engine.proof import Drawn
-from proxy.engine.upstream import Answer, Upstream
+from proxy.engine.upstream import Upstream
 from proxy.errors import EngineFault
 from proxy.model import EngineFacts, JsonObject, Profile, Proof
 

@@ -1,7 +1,8 @@
 """Checks of what the server says of itself, without a token drawn."""
 
 from proxy.check.bench import Bench, Seen
-from proxy.engine.upstream import KEEPALIVE_EXPIRY_S, decoded_text, rendered_ids, told_error
+from proxy.engine.answer import decoded_text, rendered_ids, told_error
+from proxy.engine.upstream import KEEPALIVE_EXPIRY_S
 from proxy.errors import EngineFault
 
 # Somewhat longer than the proxy itself keeps an idle connection.

@@ -7,7 +7,7 @@ trainers are there in development mode only (VLLM_SERVER_DEV_MODE=1).
 import re
 from dataclasses import dataclass
 
-from proxy.engine.upstream import Answer
+from proxy.engine.answer import Answer
 from proxy.model import EngineFacts, EngineKind, EngineRequest, PauseMode
 
 # The oldest versions on which a cache salt was seen to keep prefixes apart.

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from proxy.echo import client_message
+from proxy.engine.refusal import error_frame
 from proxy.engine.text_events import in_chat_form
-from proxy.engine.upstream import error_frame
 from proxy.errors import EngineFault
 from proxy.ids import LARGEST_VOCABULARY, are_ids
 from proxy.model import Completion, JsonObject, Plan, Tokens

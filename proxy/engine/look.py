@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from proxy import clock
+from proxy.engine.answer import Answer, decoded_text, rendered_ids
 from proxy.engine.controls import reported_version
 from proxy.engine.dialect import CHAT_PATH
 from proxy.engine.fingerprint import BATTERY, fingerprint, undated
 from proxy.engine.nemo_rl import PREFIX_FIELD
-from proxy.engine.upstream import Answer, Upstream, decoded_text, rendered_ids
+from proxy.engine.upstream import Upstream
 from proxy.errors import EngineFault, EngineUnready
 from proxy.model import EngineFacts, EngineKind, JsonObject
 

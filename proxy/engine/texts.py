@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Collection
 
+from proxy.engine.answer import decoded_text
 from proxy.engine.pool import DIALECTS
-from proxy.engine.upstream import Upstream, decoded_text
+from proxy.engine.upstream import Upstream
 from proxy.errors import EngineFault
 from proxy.model import EngineRef
 

@@ -4,7 +4,7 @@ import json
 
 from proxy.engine.dialect import engine_messages
 from proxy.engine.pool import DIALECTS
-from proxy.engine.upstream import refused
+from proxy.engine.refusal import refused
 from proxy.errors import EngineFault
 from proxy.model import Ask
 from proxy.request.senses import refuse_unseen

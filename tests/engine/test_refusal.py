@@ -1,11 +1,12 @@
-"""What engines' refusals mean, and how bodies go out: the pure parts of the sockets' file."""
+"""What engines' refusals mean for the caller, whatever form they come in."""
 
 import json
 from typing import Any
 
 import pytest
 
-from proxy.engine.upstream import Answer, error_frame, refused, told_error
+from proxy.engine.answer import Answer, told_error
+from proxy.engine.refusal import error_frame, refused
 from tests.fakes.sglang.request import refuse as sglang_refuses
 from tests.fakes.vllm.request import refuse as vllm_refuses
 
