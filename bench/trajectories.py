@@ -14,8 +14,8 @@ from pathlib import Path
 
 import httpx
 
-from proxy.app import make_app
 from proxy.model import Parent
+from proxy.planes import make_app
 from proxy.wiring import Wiring, wire
 from tests import make
 from tests.served import ADMIN, settings_for

@@ -27,7 +27,7 @@ def _no_idle_waits() -> Iterator[None]:
     context = ssl.create_default_context()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("httpx._transports.default.create_ssl_context", lambda **_: context)
-        for place in ("proxy.app._bind", f"{FakeEngine.__module__}._listen"):
+        for place in ("proxy.planes._bind", f"{FakeEngine.__module__}._listen"):
             patch.setattr(place, _without_nagle(resolve_name(place)))
         yield
 

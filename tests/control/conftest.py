@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.app import make_app
 from proxy.engine.pool import Pool
 from proxy.engine.upstream import Upstream
 from proxy.keys import Keys
 from proxy.pauses import Pauses
+from proxy.planes import make_app
 from proxy.profiles import Profiles
 from proxy.record.sqlite import SqliteStore
 from proxy.request.templates import Templates
