@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import signal
-import socket
 from collections.abc import AsyncIterator, Callable
 
 import structlog
@@ -16,6 +15,7 @@ from proxy.errors import ProxyError, StoreDown
 from proxy.log import start_log
 from proxy.planes import listen
 from proxy.replay.samples import watch_samples
+from proxy.server import Server
 from proxy.settings import Settings
 from proxy.update import watch_pauses
 from proxy.wiring import Wiring, wire
@@ -95,23 +95,6 @@ async def _watch_profiles(wiring: Wiring) -> None:
             log.warning("profiles could not be looked at", reason=error.message)
 
 
-class Server(uvicorn.Server):
-    """uvicorn, with signals left to us: its own handling would kill the process before the last record is written."""
-
-    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
-        super().__init__(config)
-        self._stopping = stopping
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let go of those who follow, since they would stay for ever; then wait for everybody else."""
-        self._stopping.set()
-        await super().shutdown(sockets)
-
-    @contextlib.contextmanager
-    def capture_signals(self):  # type: ignore[no-untyped-def]
-        yield
-
-
 def serve(settings: Settings) -> int:
     """Run a proxy until SIGTERM or Ctrl-C; the exit status."""
     start_log(settings.log_format, settings.log_level, secrets=settings.secrets())
@@ -132,8 +115,8 @@ async def _serve(settings: Settings) -> int:
         return 0
 
 
-async def run_proxy(settings: Settings, ready: Callable[[uvicorn.Server, Wiring], None]) -> int:
-    """Wire, listen and serve until `server.should_exit`; `ready` is called once the sockets listen."""
+async def run_proxy(settings: Settings, ready: Callable[[Server, Wiring], None]) -> int:
+    """Wire, listen and serve until `server.stop()`; `ready` is called once the sockets listen."""
     try:
         wiring = await wire(settings)
     except (ProxyError, ValueError, OSError) as error:
@@ -175,13 +158,13 @@ def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     )
 
 
-def stop_on_signals(server: uvicorn.Server, wiring: Wiring) -> None:
+def stop_on_signals(server: Server, wiring: Wiring) -> None:
     """At the first signal take no more requests, and let those in flight end, or be told that they cannot."""
     loop, timeouts = asyncio.get_running_loop(), wiring.settings.timeouts
     draining: list[asyncio.Task[None]] = []
 
     def stop() -> None:
-        server.should_exit = True
+        server.stop()
         if not draining:
             draining.append(loop.create_task(wiring.turns.drain(timeouts.drain_s, timeouts.commit_wait_s)))
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 
 from proxy.app import run_proxy
+from proxy.server import Server
 from proxy.settings import Settings
 from proxy.wiring import Wiring
 
@@ -26,7 +26,7 @@ NOTE_S = 2
 class ServedProxy:
     """A running proxy and what tests ask of it."""
 
-    def __init__(self, server: uvicorn.Server, wiring: Wiring, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, server: Server, wiring: Wiring, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
         self._loop = loop
         self.wiring = wiring
@@ -64,7 +64,7 @@ class ServedProxy:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     def stop(self) -> None:
-        self._server.should_exit = True
+        self._loop.call_soon_threadsafe(self._server.stop)
 
 
 class RolloutClient:
@@ -132,7 +132,7 @@ def served(settings: Settings) -> Iterator[ServedProxy]:
     async def run() -> int:
         loop = asyncio.get_running_loop()
 
-        def ready(server: uvicorn.Server, wiring: Wiring) -> None:
+        def ready(server: Server, wiring: Wiring) -> None:
             box.append(ServedProxy(server, wiring, loop))
             up.set()
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 import uvloop
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from rich.console import Console
@@ -17,6 +16,7 @@ from proxy.demo.agent import AgentFailed
 from proxy.demo.group import compare, digest_of, replay, run_group
 from proxy.demo.page import Page, console_for
 from proxy.log import start_log
+from proxy.server import Server
 from proxy.settings import EngineSettings, Settings
 from proxy.sim import SimEngine
 from proxy.sim.scenario import load_scenario
@@ -106,11 +106,11 @@ class Show:
             await asyncio.gather(self._scenes, return_exceptions=True)
         return status or self._status
 
-    def _open(self, server: uvicorn.Server, wiring: Wiring) -> None:
+    def _open(self, server: Server, wiring: Wiring) -> None:
         stop_on_signals(server, wiring)
         self._scenes = asyncio.create_task(self._play(server, f"http://{HOST}:{wiring.data_port}"), name="demo")
 
-    async def _play(self, server: uvicorn.Server, proxy: str) -> None:
+    async def _play(self, server: Server, proxy: str) -> None:
         stays = False
         try:
             await self._scenes_at(proxy)
@@ -119,7 +119,8 @@ class Show:
             if not server.should_exit:
                 self._page.failed(f"{type(error).__name__}: {error}")
         finally:
-            server.should_exit = server.should_exit or not stays
+            if not stays:
+                server.stop()
 
     async def _scenes_at(self, proxy: str) -> None:
         headers = {"authorization": f"Bearer {ADMIN_TOKEN}"}

@@ -5,7 +5,9 @@ matter here: a refused connection and a failed look-up surface as ConnectTimeout
 """
 
 import asyncio
+import functools
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -24,6 +26,12 @@ from proxy.model import EngineRef, EngineRequest, JsonObject
 # Both engines' servers close idle connections after 5 s; reusing one at that moment is a spurious failure.
 KEEPALIVE_EXPIRY_S = 2.0
 STREAM_END = b"[DONE]"
+
+
+@functools.cache
+def _trust() -> ssl.SSLContext:
+    """Whose certificates are believed. Reading them takes longer than all the rest of a start, so it is done once."""
+    return httpx.create_ssl_context()
 
 
 class Events:
@@ -54,7 +62,8 @@ class Upstream:
         self._reply_bytes = reply_bytes
         self._silence_s = silence_s
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=KEEPALIVE_EXPIRY_S)
-        self._client = httpx.AsyncClient(transport=AiohttpTransport(limits=limits), timeout=self._timeout)
+        transport = AiohttpTransport(verify=_trust(), limits=limits)
+        self._client = httpx.AsyncClient(transport=transport, timeout=self._timeout)
 
     async def aclose(self) -> None:
         await self._client.aclose()
