@@ -1,15 +1,17 @@
 """Both planes: the sockets that they listen on, what is served there, and every error in the caller's own form."""
 
 import errno
+import functools
 import socket
 import stat
 from pathlib import Path
 
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.api.forms import form_for
@@ -85,19 +87,30 @@ class Planes:
 
 def make_app(wiring: Wiring, *, data: bool, control: bool) -> FastAPI:
     """An application that serves one plane or both."""
-    app = FastAPI(title="Rollpin", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="Rollpin",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        routes=list(_routes(data=data, control=control)),
+    )
     app.state.wiring = wiring
-    if control:
-        app.include_router(control_routes())
-    else:
-        app.include_router(probe_routes())
-    if data:
-        app.include_router(data_routes())
     app.add_exception_handler(ProxyError, _tell)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(ClientDisconnect, _tell_nobody)
     app.add_exception_handler(Exception, _tell_surprise)
     return app
+
+
+@functools.cache
+def _routes(*, data: bool, control: bool) -> tuple[BaseRoute, ...]:
+    """What is served, which is the same for every proxy of a process; FastAPI takes long to read the handlers."""
+    router = APIRouter()
+    router.include_router(control_routes() if control else probe_routes())
+    if data:
+        router.include_router(data_routes())
+    return tuple(router.routes)
 
 
 async def _tell(request: Request, error: Exception) -> Response:
