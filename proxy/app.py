@@ -71,7 +71,7 @@ async def _keep_leases(wiring: Wiring) -> None:
         now = clock.now()
         try:
             await wiring.store.stay_alive(wiring.owner, now + lease_s, now)
-            await wiring.store.renew(wiring.turns.call_ids(), now + lease_s)
+            await wiring.store.renew(wiring.owner, wiring.turns.call_ids(), now + lease_s)
             dead = await wiring.store.sweep(now)
             expired = await wiring.store.expire_rollouts(now)
         except StoreDown as error:

@@ -88,10 +88,11 @@ def reserve(connection: Connection, asked: Reservation) -> Reserved | Claimed:
     return replace(_draw(connection, asked, rollout), reason="draw_abandoned")
 
 
-def renew(connection: Connection, call_ids: Sequence[CallId], lease_until: float) -> None:
+def renew(connection: Connection, owner: str, call_ids: Sequence[CallId], lease_until: float) -> None:
+    """Move the leases of a process's calls; one that another process has taken over since is that one's to keep."""
     connection.executemany(
-        "update calls set lease_until = ? where call_id = ? and state = 'reserved'",
-        [(lease_until, call_id) for call_id in call_ids],
+        "update calls set lease_until = ? where call_id = ? and owner = ? and state = 'reserved'",
+        [(lease_until, call_id, owner) for call_id in call_ids],
     )
 
 

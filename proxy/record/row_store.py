@@ -151,8 +151,8 @@ class RowStore(StoreReading):
     async def reserve(self, reservation: Reservation) -> Reserved | Claimed:
         return await self._writer.write(lambda db: call_rows.reserve(db, reservation), durable=False)
 
-    async def renew(self, call_ids: Sequence[CallId], lease_until: float) -> None:
-        await self._writer.write(lambda db: call_rows.renew(db, call_ids, lease_until), durable=False)
+    async def renew(self, owner: str, call_ids: Sequence[CallId], lease_until: float) -> None:
+        await self._writer.write(lambda db: call_rows.renew(db, owner, call_ids, lease_until), durable=False)
 
     async def record(self, calls: Sequence[Call]) -> tuple[GroupFlag, ...]:
         tokens = StagedTokens(self._memory)

@@ -156,8 +156,8 @@ class Store(Protocol):
         rollout over `most_calls`.
         """
 
-    async def renew(self, call_ids: Sequence[CallId], lease_until: float) -> None:
-        """Move the leases of running calls."""
+    async def renew(self, owner: str, call_ids: Sequence[CallId], lease_until: float) -> None:
+        """Move the leases of running calls of this owner; those that another has taken over stay as they are."""
 
     async def record(self, calls: Sequence[Call]) -> tuple[GroupFlag, ...]:
         """Put the outcomes of one request into its reserved rows, all or none, idempotent by call_id.

@@ -7,6 +7,7 @@ import pytest
 
 from proxy.errors import BadAsk, Conflict, LimitReached, NotFound, RolloutClosed, SeedCollision
 from proxy.model import (
+    Claimed,
     JsonObject,
     Outcome,
     Parent,
@@ -463,9 +464,21 @@ class TestLeases:
     async def test_a_renewed_lease_is_left_alone(self, store: Store, rollout: Rollout) -> None:
         """Long calls live as long as their proxy says so."""
         planned = await reserve(store, of=rollout)
-        await store.renew([planned.call_id], LATER + 1)
+        await store.renew(make.OWNER, [planned.call_id], LATER + 1)
 
         assert await store.sweep(LATER) == 0
+
+    async def test_a_lease_is_not_renewed_by_whom_the_draw_was_taken_from(self, store: Store, rollout: Rollout) -> None:
+        """A process that was only taken for dead must not keep the next owner's try alive when that dies."""
+        planned = make.plan(make.ask(of=rollout))
+        await store.reserve(make.reservation(planned, repeat=make.repeat("same")))
+        await store.sweep(LATER)
+        retry = make.plan(make.ask(of=rollout))
+        taken = make.reservation(retry, repeat=make.repeat("same"), owner="px_next", lease_until=LATER + 1)
+        assert isinstance(await store.reserve(taken), Claimed)
+        await store.renew(make.OWNER, [planned.call_id], LATER + 9)
+
+        assert await store.sweep(LATER + 2) == 1
 
     async def test_a_real_outcome_replaces_proxy_died(self, store: Store, rollout: Rollout) -> None:
         """A proxy that was only slow knows better than its lapsed lease."""
