@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
 
+from proxy.counted import counted
 from proxy.errors import Busy, ProxyError
 from proxy.model import CallId, Completion, JsonObject, Plan, RolloutId, Tokens
 
@@ -178,9 +179,9 @@ class Turns:
     def admission(self, rollout_id: RolloutId, calls: int = 1) -> Iterator["Admission"]:
         """Room for the calls of a request; given back when the block fails, else when its turn ends. Raises Busy."""
         if self._admitted + calls > self._at_once:
-            raise Busy(f"at most {self._at_once} calls may be in flight in this proxy")
+            raise Busy(f"at most {counted(self._at_once, 'call')} may be in flight in this proxy")
         if self._per_rollout.get(rollout_id, 0) + calls > self._per_rollout_at_once:
-            raise Busy(f"at most {self._per_rollout_at_once} calls of one rollout may be in flight")
+            raise Busy(f"at most {counted(self._per_rollout_at_once, 'call')} of one rollout may be in flight")
         admission = Admission(self, rollout_id, calls)
         try:
             yield admission

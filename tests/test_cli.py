@@ -182,6 +182,25 @@ def test_a_rollout_is_shown_with_its_counts_and_health(proxy: ServedProxy) -> No
     assert all(len(line) <= WIDTH for line in (text + finished).splitlines())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "route"),
+    [
+        (("list", "--group", "task", "--limit", "1"), "/rollouts?group=task&limit=1"),
+        (("show", "task-0"), "/rollouts/task-0"),
+        (("why", "task-0"), "/rollouts/task-0/why"),
+    ],
+    ids=["list", "show", "why"],
+)
+def test_scripts_get_the_document_that_the_route_answers(
+    proxy: ServedProxy, arguments: tuple[str, ...], route: str
+) -> None:
+    """Every look at a rollout has --json, and its names are the ones of the control plane."""
+    status, text, _ = run("rollouts", *arguments, "--json", "--url", proxy.url, "--token", READER)
+
+    assert status == 0
+    assert json.loads(text) == proxy.control.get(route).json()
+
+
 def test_address_and_token_are_those_of_the_settings(
     proxy: ServedProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

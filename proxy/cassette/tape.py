@@ -15,6 +15,8 @@ from proxy.record.store import RolloutFilter
 from proxy.request.conversation import read_conversation
 
 PAGE = 1000
+# Runs that a refusal names, the newest first.
+MOST_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,14 @@ class Tape:
         return self._departure(plan.ask, tracks)
 
     async def load(self) -> None:
-        """Find the engine. Raises ValueError where no call of the run came to an end."""
+        """Find the engine. Raises ValueError where no call of the run came to an end; it names the runs there are."""
         for rollout in self._by_id.values():
             for track in await self._of(rollout):
                 self.engine = track.call["engine"]
                 return
         held = "no call that came to an end" if self._by_id else "no rollout"
-        raise ValueError(f"cassette: the store holds {held} of run {self.run!r}")
+        runs = await _runs(self._reading)
+        raise ValueError(f"cassette: the store holds {held} of run {self.run!r}; {_told_runs(runs)}")
 
     def _departure(self, ask: Ask, tracks: Sequence[Track]) -> Departure:
         """Against the recorded call that shares most of the conversation; of several the first that was not played."""
@@ -132,7 +135,21 @@ async def open_tape(run: str, store: str) -> Tape:
     return tape
 
 
-async def _rollouts(run: str, reading: StoreReading) -> AsyncIterator[Rollout]:
+async def _runs(reading: StoreReading) -> list[str]:
+    """All runs of the store, the newest first."""
+    found = dict.fromkeys([rollout.run async for rollout in _rollouts(None, reading)])
+    return list(found)[::-1]
+
+
+def _told_runs(runs: Sequence[str]) -> str:
+    if not runs:
+        return "it holds no run at all: `store` names another one than the run was recorded in"
+    more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
+    return f"name one that it holds: {', '.join(runs[:MOST_NAMED])}{more}"
+
+
+async def _rollouts(run: str | None, reading: StoreReading) -> AsyncIterator[Rollout]:
+    """Those of one run, or of all."""
     cursor: str | None = None
     while True:
         page = await reading.rollouts(RolloutFilter(run=run), cursor, PAGE)

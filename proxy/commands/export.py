@@ -17,6 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from proxy.commands.control import ASSEMBLY_S, BrokenOff, Control, Json
 from proxy.commands.ending import NO_ANSWER, WRONG_SETTINGS, end
+from proxy.counted import counted
 from proxy.trajectory.export import ParquetMissing, write_json_lines, write_parquet
 
 Format: TypeAlias = Literal["jsonl", "parquet"]
@@ -162,20 +163,24 @@ def _progress() -> Iterator[Callable[[Take], None]]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("waiting for the first group")
-        yield lambda take: progress.update(task, description=f"{take.rollouts} rollouts, {take.tokens} tokens")
+        yield lambda take: progress.update(task, description=_counts(take))
 
 
 def _tell(take: Take, rows: int) -> None:
     """What was written, and how to go on."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
-    counts = f"{rows} rows of {take.rollouts} rollouts, {take.tokens} tokens, {take.trained} of them trained on"
-    console.print(f"{take.wanted.out}: {counts}", markup=False)
+    told = f"{counted(rows, 'row')} of {_counts(take)}, {take.trained} of them trained on"
+    console.print(f"{take.wanted.out}: {told}", markup=False)
     if take.fault:
         console.print(f"rollpin: {take.fault}; the file holds the groups that had come whole", markup=False)
     if not take.rollouts and not take.fault:
         console.print(EMPTY, markup=False)
     if take.cursor and take.wanted.cursor_file is None:
         console.print(f"go on with --since {take.cursor}", markup=False)
+
+
+def _counts(take: Take) -> str:
+    return f"{counted(take.rollouts, 'rollout')}, {counted(take.tokens, 'token')}"
 
 
 def _group(line: Json) -> tuple[str, str]:

@@ -13,7 +13,9 @@ from rich.table import Table
 
 from proxy.commands.control import BrokenOff, Control, Json, find_control
 from proxy.commands.ending import WRONG_SETTINGS, end
+from proxy.commands.flags import AdminToken, AsLines, Url
 from proxy.commands.lines import indented
+from proxy.counted import counted
 from proxy.replay.verdict import summary_document
 
 PAGE = 1000
@@ -22,12 +24,9 @@ NOT_ALL_SAME = 1
 TOLD = ("diverged", "failed", "weights_gone")
 MOST_LINES = 20
 
-Url = Annotated[str | None, typer.Option(help="Control plane of the proxy; by default where the settings put it.")]
-Token = Annotated[str | None, typer.Option(help="Admin token; by default that of the settings or the secrets file.")]
 Run = Annotated[str | None, typer.Option(help="Every rollout of this run.")]
 Group = Annotated[str | None, typer.Option(help="Every rollout of this group.")]
 Call = Annotated[list[str] | None, typer.Option(help="Only this call of the one rollout; may be repeated.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Lines of JSON on standard output instead.")]
 
 
 def replay(
@@ -39,8 +38,8 @@ def replay(
         float | None, typer.Option(min=0, help="What logprobs may differ by, in nats; else as the settings say.")
     ] = None,
     url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    token: AdminToken = None,
+    as_json: AsLines = False,
 ) -> None:
     """Draw recorded calls again and see whether the same tokens come.
 
@@ -114,8 +113,7 @@ def show(verdicts: Sequence[Json], summary: Json) -> None:
     counts = [
         f"{summary[word]} {word.replace('_', ' ')}" for word in ("same", *TOLD, "not_replayable") if summary[word]
     ]
-    noun = "call" if summary["calls"] == 1 else "calls"
-    console.print(f"{summary['calls']} {noun}: {', '.join(counts)}" if counts else "no calls", markup=False)
+    console.print(f"{counted(summary['calls'], 'call')}: {', '.join(counts)}" if counts else "no calls", markup=False)
     console.print(f"{_rate(summary)}", markup=False)
     odd = sorted((one for one in verdicts if one["verdict"] in TOLD), key=lambda one: TOLD.index(one["verdict"]))
     for one in odd[:MOST_LINES]:

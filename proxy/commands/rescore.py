@@ -7,7 +7,9 @@ import typer
 from rich.console import Console
 
 from proxy.commands.control import Json, find_control
-from proxy.commands.replay import AsJson, Call, Group, Run, Token, Url, chosen, told
+from proxy.commands.flags import AdminToken, AsLines, Url
+from proxy.commands.replay import Call, Group, Run, chosen, told
+from proxy.counted import counted
 from proxy.replay.mismatch import RESCORE_WORDS
 
 FAILED = 1
@@ -20,8 +22,8 @@ def rescore(
     call: Call = None,
     logprobs: Annotated[bool, typer.Option("--logprobs", help="With --json: tell the logprobs themselves.")] = False,
     url: Url = None,
-    token: Token = None,
-    as_json: AsJson = False,
+    token: AdminToken = None,
+    as_json: AsLines = False,
 ) -> None:
     """Score recorded tokens under the engines' weights of now: the mismatch of trainer and engine.
 
@@ -46,8 +48,7 @@ def show(results: list[Json]) -> None:
     console = Console(highlight=False, markup=False)
     words = [one["result"] for one in results]
     counts = [f"{words.count(word)} {word.replace('_', ' ')}" for word in RESCORE_WORDS if word in words]
-    noun = "call" if len(words) == 1 else "calls"
-    console.print(f"{len(words)} {noun}: {', '.join(counts)}" if counts else "no calls")
+    console.print(f"{counted(len(words), 'call')}: {', '.join(counts)}" if counts else "no calls")
     compared = [one for one in results if one["compared"]]
     tokens = sum(one["compared"] for one in compared)
     apart = sum(1 for one in results if one["not_comparable"])
@@ -61,6 +62,6 @@ def show(results: list[Json]) -> None:
         return float(sum(one[name] * one["compared"] for one in compared) / tokens)
 
     largest = max(one["largest_difference"] for one in compared)
-    console.print(f"{tokens} tokens, logprobs of now less the recorded ones:")
+    console.print(f"{counted(tokens, 'token')}, logprobs of now less the recorded ones:")
     console.print(f"  mean {mean('mean_difference'):+.2e}, absolute {mean('mean_absolute_difference'):.2e}")
     console.print(f"  largest {largest:.2e}, estimated KL {mean('kl_k3'):.2e} (k3)")

@@ -13,7 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from proxy.commands.ending import end, settings_or_end
+from proxy.commands.flags import AsDocument
 from proxy.commands.lines import indented
+from proxy.counted import counted
 from proxy.errors import ProxyError
 from proxy.store_url import SQLITE, shown_store_url
 from proxy.verify.audit import Auditor
@@ -38,7 +40,7 @@ def verify(
     audit: Annotated[
         bool, typer.Option("--audit", help="Also recompute every draw whose candidates are on record.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output instead.")] = False,
+    as_json: AsDocument = False,
 ) -> None:
     """Hold a store against its own promises, offline: no proxy, no engine, nothing is written.
 
@@ -93,12 +95,14 @@ def report_document(report: Report, auditor: Auditor | None = None) -> dict[str,
 def show(name: str, report: Report, auditor: Auditor | None = None) -> None:
     """What was looked at, then the faults by check, the remedy once for each."""
     console = Console(highlight=False, markup=False)
-    looked = f"{report.rollouts} rollouts, {report.calls} calls, {report.tokens} generated tokens"
-    console.print(f"{name}: {looked}")
+    rollouts, calls = counted(report.rollouts, "rollout"), counted(report.calls, "call")
+    console.print(f"{name}: {rollouts}, {calls}, {counted(report.tokens, 'generated token')}")
     if report.unended:
-        console.print(f"{report.unended} calls have no outcome: running now, or left by a proxy that died")
+        have = counted(report.unended, "call has", "calls have")
+        console.print(f"{have} no outcome: running now, or left by a proxy that died")
     if report.unseeded:
-        console.print(f"{report.unseeded} seeds were not checked: their run seed is not known, give --run-seed")
+        were = counted(report.unseeded, "seed was", "seeds were")
+        console.print(f"{were} not checked: the run seed is not known, give --run-seed")
     if auditor is not None:
         _show_audit(console, auditor)
     counts = Counter(fault.check for fault in report.faults)
@@ -106,16 +110,16 @@ def show(name: str, report: Report, auditor: Auditor | None = None) -> None:
         if counts[check]:
             _show_check(console, check, [fault for fault in report.faults if fault.check == check])
     number = len(report.faults)
-    console.print("no fault" if not number else "\n1 fault" if number == 1 else f"\n{number} faults")
+    console.print(f"\n{counted(number, 'fault')}" if number else "no fault")
 
 
 def _show_audit(console: Console, auditor: Auditor) -> None:
     """How much was recomputed, how much probability it could not see, and what was left out."""
-    console.print(f"audit: {auditor.tokens} draws of {auditor.calls} calls recomputed")
+    console.print(f"audit: {counted(auditor.tokens, 'draw')} of {counted(auditor.calls, 'call')} recomputed")
     if auditor.tokens:
         console.print(f"  {auditor.mean_outside:.2%} of the probability lay outside the recorded candidates")
     for reason, count in auditor.left_out.most_common():
-        console.print(f"  {count} calls not audited: {reason}")
+        console.print(f"  {counted(count, 'call')} not audited: {reason}")
 
 
 def _show_check(console: Console, check: str, faults: Sequence[Fault]) -> None:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.commands.control import Json
+from proxy.counted import counted
 
 INDENT = 2
 # Calls named in a heading before the rest are only counted.
@@ -46,9 +47,9 @@ def _summary(document: Json) -> Text:
     text = Text(document["rollout_id"], style="bold", overflow="fold")
     text.append(f"  {document['state']}, ", style="not bold")
     text.append("trainable" if trainable else "not trainable", style="not bold green" if trainable else "not bold red")
-    trained = f"{health['trained_tokens']} of {health['generated_tokens']} generated tokens"
-    prefixes = f"{health['prefix_supplied']} of {health['prefix_eligible']} prefixes supplied"
-    text.append(f"\n{health['calls']} calls; {trained} trained on; {prefixes}", style="not bold")
+    trained = f"{health['trained_tokens']} of {counted(health['generated_tokens'], 'generated token')}"
+    prefixes = f"{health['prefix_supplied']} of {counted(health['prefix_eligible'], 'prefix', 'prefixes')} supplied"
+    text.append(f"\n{counted(health['calls'], 'call')}; {trained} trained on; {prefixes}", style="not bold")
     return text
 
 

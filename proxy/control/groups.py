@@ -8,6 +8,7 @@ from proxy.control.auth import ADMIN
 from proxy.control.bodies import GroupBody
 from proxy.control.creating import Place, create, grant, minted_id
 from proxy.control.edge import ControlRoute, Wired, body_of
+from proxy.counted import counted
 from proxy.errors import BadAsk
 from proxy.model import JsonObject, Profile, RolloutId
 from proxy.request.identify import ROLLOUT_ID_PATTERN, check_rollout_id
@@ -34,7 +35,7 @@ def group_ids(body: GroupBody) -> list[RolloutId]:
     if body.rollout_ids is None:
         return [readable_id(body, sample) or minted_id() for sample in range(body.size)]
     if len(body.rollout_ids) != body.size:
-        raise BadAsk(f"rollout_ids: {len(body.rollout_ids)} ids for size {body.size}", param="rollout_ids")
+        raise BadAsk(f"rollout_ids: {counted(len(body.rollout_ids), 'id')} for size {body.size}", param="rollout_ids")
     return [check_rollout_id(rollout_id) for rollout_id in body.rollout_ids]
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from proxy.counted import counted
 from proxy.errors import LimitReached, NotFound, RolloutClosed, SeedCollision, TakenOver
 from proxy.ids import pack_ids
 from proxy.model import Call, CallId, Claimed, Draw, Failure, GroupFlag, JsonObject, Reservation, Reserved
@@ -181,7 +182,9 @@ def _draw(connection: Connection, asked: Reservation, rollout: Row) -> Reserved:
 def _refuse_excess(connection: Connection, asked: Reservation) -> None:
     made: int = connection.execute(_NUMBER, (asked.rollout_id,)).fetchone()[0]
     if asked.most_calls is not None and made + len(asked.draws) > asked.most_calls:
-        raise LimitReached(f"rollout {asked.rollout_id!r} has made {made} calls, and its limit is {asked.most_calls}")
+        raise LimitReached(
+            f"rollout {asked.rollout_id!r} has made {counted(made, 'call')}, and its limit is {asked.most_calls}"
+        )
 
 
 def _refuse_shared_seed(connection: Connection, asked: Reservation, seed: int, rollout: Row) -> None:

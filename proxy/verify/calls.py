@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from proxy.counted import counted
 from proxy.ids import pack_ids
 from proxy.model import JsonObject
 from proxy.record.packing import ids_hash, pack_logprobs, tokens_hash
@@ -67,7 +68,9 @@ def _check_tokens(call: JsonObject, known: Known) -> Iterator[Fault]:
         return
     logprobs = call["logprobs"]
     if len(logprobs) != len(completion):
-        yield _fault(call, "tokens", f"{len(completion)} sampled ids and {len(logprobs)} logprobs")
+        yield _fault(
+            call, "tokens", f"{counted(len(completion), 'sampled id')} and {counted(len(logprobs), 'logprob')}"
+        )
     if not all(math.isfinite(value) and value <= MOST_LOGPROB for value in logprobs):
         yield _fault(call, "tokens", "a logprob that is none")
     yield from _check_usage(call, len(prompt), len(completion))
@@ -82,7 +85,9 @@ def _check_usage(call: JsonObject, prompt: int, completion: int) -> Iterator[Fau
     usage = call["usage"] or {}
     for name, count in (("prompt_tokens", prompt), ("completion_tokens", completion)):
         if usage.get(name) not in {None, count}:
-            yield _fault(call, "tokens", f"{count} ids on record, and the engine counted {usage[name]} {name}")
+            yield _fault(
+                call, "tokens", f"{counted(count, 'id')} on record, and the engine counted {usage[name]} {name}"
+            )
 
 
 def _check_segments(call: JsonObject) -> Iterator[Fault]:
@@ -94,7 +99,7 @@ def _check_segments(call: JsonObject) -> Iterator[Fault]:
     starts = [*(segment["start"] for segment in segments), length]
     if ends != starts or any(start >= end for start, end in pairwise(ends)):
         told = ", ".join(f"{segment['start']} to {segment['end']}" for segment in segments) or "none"
-        yield _fault(call, "segments", f"{length} sampled ids, and segments {told}")
+        yield _fault(call, "segments", f"{counted(length, 'sampled id')}, and segments {told}")
 
 
 def _check_seeds(call: JsonObject, known: Known) -> Iterator[Fault]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
+from proxy.counted import counted
 from proxy.model import CallId
 from proxy.trajectory.assemble import Trajectory
 from proxy.trajectory.branches import TRAINABLE_KINDS, Branch
@@ -19,7 +20,7 @@ def broken_laws(trajectory: Trajectory, calls: Sequence[CallFacts]) -> Iterator[
         yield from _trained_on_its_own(branch, known)
     trained = sum(sum(branch.loss_mask) for branch in trajectory.branches)
     if trained != trajectory.health.trained_tokens:
-        yield f"masks hold {trained} tokens, and health counts {trajectory.health.trained_tokens}"
+        yield f"masks hold {counted(trained, 'token')}, and health counts {trajectory.health.trained_tokens}"
 
 
 def _owned_once(trajectory: Trajectory, calls: Sequence[CallFacts]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from proxy.counted import counted
 from proxy.ids import ID_BYTES
 from proxy.model import JsonObject
 from proxy.record.database import Connection, Row
@@ -73,13 +74,14 @@ def _parsed(text: str | None) -> JsonObject | None:
 
 def _check_rollout(book: Book) -> Iterator[Fault]:
     if book.rollout["state"] == "deleted" and book.rows:
-        yield book.fault("rollouts", f"deleted, and still holds {len(book.rows)} calls")
+        yield book.fault("rollouts", f"deleted, and still holds {counted(len(book.rows), 'call')}")
 
 
 def _check_numbers(book: Book) -> Iterator[Fault]:
     """Calls are numbered without gaps, and so are the draws on one conversation."""
     if [row["seq"] for row in book.rows] != list(range(len(book.rows))):
-        yield book.fault("numbers", f"{len(book.rows)} calls, not numbered 0 to {len(book.rows) - 1}: one is missing")
+        calls, last = counted(len(book.rows), "call"), len(book.rows) - 1
+        yield book.fault("numbers", f"{calls}, not numbered 0 to {last}: one is missing")
     draws = defaultdict[tuple[str, int], list[int]](list)
     for row in book.rows:
         draws[row["context"], row["choice"]].append(row["occurrence"])
@@ -147,7 +149,9 @@ def _check_prompts(book: Book) -> Iterator[Fault]:
             continue
         prompt = lengths[row["call_id"]] - len(row["completion_ids"] or b"") // ID_BYTES
         if prompt != row["prompt_tokens"]:
-            yield book.fault("prompts", f"{prompt} ids, and the row counts {row['prompt_tokens']}", row["call_id"])
+            yield book.fault(
+                "prompts", f"{counted(prompt, 'id')}, and the row counts {row['prompt_tokens']}", row["call_id"]
+            )
     leaning = Counter(row["prompt_base_call_id"] for row in book.rows if row["prompt_ids"] is None)
     for base in leaning:
         if base is not None:
@@ -168,7 +172,7 @@ def _lean_on(call_id: str, rows: Mapping[str, Row], lengths: dict[str, int]) -> 
     for row in reversed(chain):
         shared, base = row["prompt_shared"] or 0, row["prompt_base_call_id"]
         if shared > lengths.get(base, 0):
-            return f"shares {shared} ids with {base}, which has {lengths.get(base, 0)}"
+            return f"shares {counted(shared, 'id')} with {base}, which has {lengths.get(base, 0)}"
         own = len(row["prompt_ids"]) + len(row["completion_ids"] or b"")
         if own % ID_BYTES:
             return "ids are cut in the middle of one"

@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from proxy.app import run_proxy
+from proxy.cassette.tape import open_tape
 from proxy.settings import Settings
 from proxy.settings_sources import WrongSettings, load_settings
 from tests.fakes import FakeEngine, Fault
@@ -237,6 +238,17 @@ async def test_a_run_that_is_not_there_stops_the_start(recorded: Path, tmp_path:
         shutil.copy(recorded / name, tmp_path / name)
 
     assert await run_proxy(cassette_of(tmp_path, "tuesday"), lambda _server, _wiring: None) == 2
+
+
+@pytest.mark.anyio
+async def test_an_unknown_run_is_refused_with_the_runs_that_there_are(recorded: Path, tmp_path: Path) -> None:
+    """Newest first, so that a typing error is mended without another tool; an empty store says so."""
+    with pytest.raises(ValueError, match="no rollout of run 'mondey'; name one that it holds: monday$"):
+        await open_tape("mondey", cassette_of(recorded).store)
+    with served(settings_for(tmp_path, "http://127.0.0.1:1")):
+        pass
+    with pytest.raises(ValueError, match="it holds no run at all"):
+        await open_tape("monday", cassette_of(tmp_path).store)
 
 
 def test_engines_need_not_be_named_for_a_cassette(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

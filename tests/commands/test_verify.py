@@ -36,7 +36,7 @@ def test_a_whole_store_is_told_in_two_lines(store: Path, run: Run) -> None:
     done = run("verify", str(store))
 
     assert (done.status, done.err) == (0, "")
-    assert "1 rollouts, 2 calls" in done.out.replace("\n", " ")
+    assert "1 rollout, 2 calls" in done.out.replace("\n", " ")
     assert done.out.splitlines()[-1] == "no fault"
 
 
@@ -104,5 +104,5 @@ def test_a_store_in_postgresql_is_verified_beside_its_proxies(
         harmed = run("verify", "--json")
 
     assert (whole.status, harmed.status) == (0, 1)
-    assert whole.out.startswith("postgresql://rollpin@/postgres: 1 rollouts, 1 calls")
+    assert whole.out.startswith("postgresql://rollpin@/postgres: 1 rollout, 1 call,")
     assert {fault["check"] for fault in json.loads(harmed.out)["faults"]} == {"seeds"}
