@@ -243,7 +243,7 @@ async def test_a_run_that_is_not_there_stops_the_start(recorded: Path, tmp_path:
 @pytest.mark.anyio
 async def test_an_unknown_run_is_refused_with_the_runs_that_there_are(recorded: Path, tmp_path: Path) -> None:
     """Newest first, so that a typing error is mended without another tool; an empty store says so."""
-    with pytest.raises(ValueError, match="no rollout of run 'mondey'; name one that it holds: monday$"):
+    with pytest.raises(ValueError, match=r"no rollout of run 'mondey'; name one that it holds: monday$"):
         await open_tape("mondey", cassette_of(recorded).store)
     with served(settings_for(tmp_path, "http://127.0.0.1:1")):
         pass
