@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.chance import Lots
@@ -30,6 +32,25 @@ def lots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """A test draws the same ids whenever it runs."""
     source = f"{request.config.getoption('lot')} {request.node.nodeid}"
     monkeypatch.setattr("proxy.clock.secrets", Lots(source))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_trust() -> Iterator[None]:
+    """One set of root certificates for all clients: httpx reads them for each, which takes longer than most tests."""
+    trust = httpx.create_ssl_context()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpx._transports.default.create_ssl_context", lambda **_: trust)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _plain_log() -> Iterator[None]:
+    """Tracebacks as text: structlog's own, with every local variable, take seconds each."""
+    structlog.configure(
+        processors=[structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)]
+    )
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ MINTED = "admin-" + "0f" * 32
 def restored() -> Iterator[None]:
     """Logging is the process's own: leave it as it was."""
     root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
+    handlers, level, words = list(root.handlers), root.level, structlog.get_config()
     yield
-    structlog.reset_defaults()
+    structlog.configure(**words)
     root.handlers[:] = handlers
     root.setLevel(level)
 

@@ -97,6 +97,7 @@ def test_a_record_that_cannot_be_made_takes_the_end_away(start: Any, *, stream: 
     client, gate = proxy.rollout(), Gate(proxy)
     gate.refuses_records = True
     answer = client.post(asked(stream=stream))
+    gate.open()
 
     assert answer.status_code == (200 if stream else 503)
     assert '"code":"store_unavailable"' in answer.text.replace(": ", ":")

@@ -54,9 +54,14 @@ def create_private(path: Path) -> None:
 
 
 def connect_writing(path: Path) -> sqlite3.Connection:
-    """A connection in write-ahead mode, transactions in our own hands."""
+    """A connection in write-ahead mode, transactions in our own hands.
+
+    What is written without `begin_writing`, as the schema is, may be lost to a crash of the machine, but only whole
+    transactions and the last ones; the next synced one makes all before it durable.
+    """
     connection = _connect(path)
     connection.execute("pragma journal_mode = wal")
+    connection.execute("pragma synchronous = normal")
     connection.execute(f"pragma journal_size_limit = {JOURNAL_SIZE_LIMIT}")
     return connection
 

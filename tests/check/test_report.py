@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from proxy.check.report import Line, Report, check_all, document, status_of
+from proxy.check.server import IDLE_S
 from tests.check.router import router
 from tests.fakes import FakeEngine, Fault
 from tests.fakes.front import Strict, serving
@@ -130,12 +131,14 @@ async def test_a_router_that_drops_the_seed_is_found_by_the_seeds(tmp_path: Path
     assert lines["company"].seen.verdict == lines["classes"].seen.verdict == "skip"
 
 
-async def test_whoever_closes_idle_connections_early_is_told_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize("idle_s", [IDLE_S])
+async def test_whoever_closes_idle_connections_early_is_told_of(tmp_path: Path, idle_s: float) -> None:
     """This router closes each at once."""
     with FakeEngine("vllm") as engine, router(engine.url) as url:
         line = by_name(await checked(tmp_path, url))["keep_alive"]
 
     assert line.seen.verdict == "warn"
+    assert f"closed within {idle_s:g} s" in line.seen.what
 
 
 async def test_a_router_without_the_engines_own_routes_cannot_be_checked(tmp_path: Path) -> None:
