@@ -18,7 +18,7 @@ from tests.trajectory.trees import rollouts, rules, tapes
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "trajectories.md").read_text("utf-8")
-SOURCES = (ROOT / "proxy" / "trajectory", ROOT / "proxy" / "request", ROOT / "proxy")
+SOURCES = tuple(ROOT / room for room in ("proxy/trajectory", "proxy/request", "proxy/model", "proxy"))
 # Values of other people's making.
 OPAQUE = {"metadata", "outcome", "branches[].call_outcomes[].outcome"}
 
