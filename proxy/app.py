@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from proxy import clock
 from proxy.errors import ProxyError, StoreDown
+from proxy.greeting import greet
 from proxy.log import start_log
 from proxy.planes import listen
 from proxy.replay.samples import watch_samples
@@ -109,7 +110,7 @@ async def _serve(settings: Settings) -> int:
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, starting.cancel)
     try:
-        return await run_proxy(settings, stop_on_signals)
+        return await run_proxy(settings, _started)
     except asyncio.CancelledError:
         log.info("stopped before it had started")
         return 0
@@ -135,6 +136,7 @@ async def run_proxy(settings: Settings, ready: Callable[[Server, Wiring], None])
         server = Server(_config(app, settings), wiring.stopping)
         ready(server, wiring)
         await server.serve(sockets=sockets)
+    log.info("stopped")
     return 0
 
 
@@ -158,6 +160,11 @@ def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     )
 
 
+def _started(server: Server, wiring: Wiring) -> None:
+    stop_on_signals(server, wiring)
+    greet(wiring)
+
+
 def stop_on_signals(server: Server, wiring: Wiring) -> None:
     """At the first signal take no more requests, and let those in flight end, or be told that they cannot."""
     loop, timeouts = asyncio.get_running_loop(), wiring.settings.timeouts
@@ -166,6 +173,7 @@ def stop_on_signals(server: Server, wiring: Wiring) -> None:
     def stop() -> None:
         server.stop()
         if not draining:
+            log.info("stopping: calls in flight may end", calls=len(wiring.turns.call_ids()), drain_s=timeouts.drain_s)
             draining.append(loop.create_task(wiring.turns.drain(timeouts.drain_s, timeouts.commit_wait_s)))
 
     for number in STOP_SIGNALS:

@@ -17,8 +17,8 @@ MASK = "**********"
 SECRET_KEYS = ("authorization", "token", "secret", "api_key", "key_secret", "admin_token", "read_token", "password")
 # Bearer headers, rollout keys (rk-ID-HEX) and minted tokens (admin-HEX, read-HEX, key-HEX), wherever they stand.
 SECRET_FORM = re.compile(r"(?i:bearer )\S+|\brk-\S+-[0-9a-f]{64}\b|\b(?:admin|read|key)-[0-9a-f]{64}\b")
-# Libraries that tell of every request at level info.
-CHATTY = ("httpx", "httpcore", "aiohttp.access", "uvicorn.access")
+# Libraries that tell at level info of every request, or of what we tell ourselves.
+CHATTY = ("httpx", "httpcore", "aiohttp.access", "uvicorn.access", "uvicorn.error")
 
 
 def start_log(

@@ -18,6 +18,7 @@ from proxy.api.forms import form_for
 from proxy.api.routes import data_routes
 from proxy.control import control_routes, probe_routes
 from proxy.errors import NotFound, ProxyError
+from proxy.settings import url_at
 from proxy.wiring import Wiring
 
 BACKLOG = 2048
@@ -32,12 +33,15 @@ def listen(wiring: Wiring) -> tuple[list[socket.socket], ASGIApp]:
     data = _bind(settings.host, settings.port)
     wiring.data_port = data.getsockname()[1]
     log.info("data plane", url=f"http://{settings.host}:{wiring.data_port}")
+    wiring.control_at = url_at(settings.host, wiring.data_port)
     if settings.control_socket is not None:
         control = _bind_unix(settings.control_socket.resolve())
         address: str | int = str(settings.control_socket.resolve())
+        wiring.control_at = str(address)
     elif settings.control_port is not None:
         control = _bind(settings.control_host, settings.control_port)
-        address = control.getsockname()[1]
+        address = port = int(control.getsockname()[1])
+        wiring.control_at = url_at(settings.control_host, port)
     else:
         log.info("control plane", url=f"http://{settings.host}:{wiring.data_port}")
         return [data], make_app(wiring, data=True, control=True)

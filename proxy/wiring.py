@@ -49,6 +49,8 @@ class Wiring:
     """The port that harnesses reach, known once it is bound."""
     pauses: Pauses
     weights: WeightWatch
+    control_at: str = ""
+    """URL of the control plane, or the path of its socket, known once it is bound."""
     refusals: Refusals = field(default_factory=Refusals)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the proxy takes no more requests: replies that would never end by themselves end now."""

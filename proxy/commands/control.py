@@ -11,13 +11,11 @@ import httpx
 
 from proxy.commands.ending import end, settings_or_end
 from proxy.keys import Right
-from proxy.settings import Settings
+from proxy.settings import Settings, url_at
 
 ANSWER_S = 30
 # A long rollout is assembled before it is told.
 ASSEMBLY_S = 600
-# Where a server that listens on every address is reached from its own machine.
-LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  looked up, never bound
 
 Json: TypeAlias = dict[str, Any]
 
@@ -114,8 +112,7 @@ def _control_url(settings: Settings) -> str:
     host, port = (settings.control_host, settings.control_port) if apart else (settings.host, settings.port)
     if not port:
         end("the port is picked at start: name the control plane by --url")
-    host = LOOPBACK.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return url_at(host, port)
 
 
 def _kept_token(settings: Settings, right: Right) -> str:

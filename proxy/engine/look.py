@@ -71,11 +71,15 @@ class Look:
         try:
             answer = await self._get("/v1/models")
         except EngineFault as fault:
-            raise EngineUnready(f"{fault.message}: {fault.detail}" if fault.detail else fault.message) from fault
+            why = f"{fault.message}: {fault.detail}" if fault.detail else fault.message
+            raise EngineUnready(f"{why}; start it, or mend its url") from fault
         models = answer.body.get("data") if isinstance(answer.body, dict) else None
         served = models[0] if isinstance(models, list) and models else None
+        if answer.status in {401, 403}:
+            raise EngineUnready(f"/v1/models answered {answer.status}: give the engine's api_key")
         if answer.status != 200 or not isinstance(served, dict) or not isinstance(served.get("id"), str):
-            raise EngineUnready(f"{self._url}/v1/models answered {answer.status} and no list of models")
+            what = f"/v1/models answered {answer.status} and no list of models"
+            raise EngineUnready(f"{what}: the url is that of an engine, without its /v1")
         return served
 
     async def _vllm_facts(self, model: JsonObject) -> EngineFacts:

@@ -251,7 +251,9 @@ class Pool:
 def _tell_problem(engine: Engine, problem: str) -> None:
     """Note why an engine gets no calls, and log it once."""
     if problem != engine.problem:
-        log.warning("engine not well", engine=engine.name, url=engine.url, problem=problem)
+        log.warning(
+            "engine not well, and given no calls until it is", engine=engine.name, url=engine.url, problem=problem
+        )
     engine.problem = problem
 
 

@@ -1,5 +1,6 @@
 """What it means for the caller that an engine refuses, fails in mid-reply, or cannot be heard at all."""
 
+import os
 from typing import Any, TypeAlias
 
 import aiohttp
@@ -84,5 +85,12 @@ def cut(error: WireError) -> EngineFault:
 
 
 def _cause(error: WireError) -> str:
+    """Why, in the system's words where it has some, else in the library's."""
     cause = error.__cause__ or error
+    if isinstance(cause, TimeoutError):
+        return "no connection in time"
+    if isinstance(cause, aiohttp.ClientConnectorError) and cause.os_error.errno:
+        number = cause.os_error.errno
+        # Names that lead nowhere have numbers of their own.
+        return os.strerror(number) if number > 0 else str(cause.os_error.strerror)
     return f"{type(cause).__name__}: {cause}"[:LONGEST_EXCERPT]

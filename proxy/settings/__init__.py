@@ -20,7 +20,7 @@ A table of its own is a `…Settings`; what stands at the top level is a `…Fie
     values, places, faults: what may stand there, where it is looked for, and what is told where it is wrong
 """
 
-from proxy.settings.address import is_loopback
+from proxy.settings.address import is_loopback, url_at
 from proxy.settings.engines import EngineSettings
 from proxy.settings.faults import faults
 from proxy.settings.limits import LONGEST_TTL_S, LimitSettings
@@ -51,4 +51,5 @@ __all__ = [
     "faults",
     "is_loopback",
     "profile_from",
+    "url_at",
 ]

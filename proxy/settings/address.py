@@ -6,6 +6,9 @@ from pydantic import BaseModel, Field, field_validator
 
 from proxy.settings.values import checked_url
 
+# Where a server that listens on every address is reached from its own machine.
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  looked up, never bound
+
 
 class AddressFields(BaseModel):
     """The ports, and the address that is told."""
@@ -25,6 +28,12 @@ class AddressFields(BaseModel):
     @classmethod
     def _public_http_url(cls, value: str | None) -> str | None:
         return value if value is None else checked_url(value)
+
+
+def url_at(host: str, port: int) -> str:
+    """Where this machine reaches a server that listens on an address."""
+    host = LOOPBACK.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:

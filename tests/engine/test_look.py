@@ -182,10 +182,20 @@ async def test_an_older_sglang_is_asked_by_its_older_paths(upstream: Upstream) -
 
 
 async def test_nobody_at_the_address_is_a_reason_too(upstream: Upstream) -> None:
-    """A refused connection."""
+    """In plain words, with what to do: no name of an exception."""
     with stub({}) as url:
         pass
-    with pytest.raises(EngineUnready, match="cannot be reached"):
+    told = "^the engine cannot be reached: Connection refused; start it, or mend its url$"
+    with pytest.raises(EngineUnready, match=told):
+        await Look(upstream, url, None).facts("auto")
+
+
+@pytest.mark.parametrize(("status", "told"), [(401, "give the engine's api_key"), (404, "without its /v1")])
+async def test_an_engine_that_does_not_list_its_model_is_told_with_what_to_do(
+    upstream: Upstream, status: int, told: str
+) -> None:
+    """A key that is missing, a url that leads past it."""
+    with stub({"/v1/models": (status, b"{}")}) as url, pytest.raises(EngineUnready, match=f"answered {status}.*{told}"):
         await Look(upstream, url, None).facts("auto")
 
 
