@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from proxy import clock
 from proxy.errors import ProxyError, StoreDown
 from proxy.greeting import greet
+from proxy.headers import BoundedHttp, HeaderLimit
 from proxy.log import start_log
 from proxy.planes import listen
 from proxy.replay.samples import watch_samples
@@ -133,7 +134,7 @@ async def run_proxy(settings: Settings, ready: Callable[[Server, Wiring], None])
         except OSError as error:
             log.critical("cannot start", reason=str(error))
             return CANNOT_START
-        server = Server(_config(app, settings), wiring.stopping)
+        server = Server(_config(HeaderLimit(app, settings.limits.body_bytes), settings), wiring.stopping)
         ready(server, wiring)
         await server.serve(sockets=sockets)
     log.info("stopped")
@@ -151,6 +152,7 @@ def _report_findings(wiring: Wiring) -> list[str]:
 def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=BoundedHttp,
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -10,6 +10,7 @@ ProxyError                     status  code
 ├── Conflict                   409     conflict
 ├── RolloutClosed              410     rollout_closed
 ├── BodyTooLarge               413     body_too_large
+├── HeadersTooLarge            431     headers_too_large
 ├── Busy                       429     too_many_calls
 ├── LimitReached               429     rollout_limit
 ├── EngineFault                4xx-5xx engine_… (kind of the failure that is recorded with the call)
@@ -17,7 +18,7 @@ ProxyError                     status  code
 ├── EngineUnready              503     engine_unready
 ├── ProfileRefused             503     profile_refused
 ├── TakenOver                  503     draw_taken_over
-└── StoreDown                  503     store_unavailable (StoreInUse and StoreUnreadable at the start: record/faults.py)
+└── StoreDown                  503     store_unavailable (StoreInUse and the like at the start: record/faults.py)
 
 A failed exchange with an engine is not an exception at the edge: it is recorded as a Failure and told to the client
 from that record.
@@ -114,6 +115,14 @@ class BodyTooLarge(ProxyError):
 
     status = 413
     code = "body_too_large"
+    error_type = "invalid_request_error"
+
+
+class HeadersTooLarge(ProxyError):
+    """URL and headers of a request are longer than proxy/headers.py allows."""
+
+    status = 431
+    code = "headers_too_large"
     error_type = "invalid_request_error"
 
 

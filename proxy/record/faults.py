@@ -22,6 +22,13 @@ class StoreInUse(ProxyError):
     code = "store_in_use"
 
 
+class StoreLinked(ProxyError):
+    """The store file has a second name, by which locks and the write-ahead log would be passed."""
+
+    status = 503
+    code = "store_linked"
+
+
 class StoreUnreadable(ProxyError):
     """The store file is of another version of this program."""
 

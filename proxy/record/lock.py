@@ -4,7 +4,19 @@ import fcntl
 import os
 from pathlib import Path
 
-from proxy.record.faults import StoreInUse
+from proxy.record.faults import StoreInUse, StoreLinked
+
+
+def check_links(store: Path) -> None:
+    """Raise StoreLinked where the file has a second name: lock and write-ahead log stand beside one name alone.
+
+    SQLite itself calls a database that is opened by two hard links damaged.
+    """
+    if store.exists() and (names := store.stat().st_nlink) > 1:
+        raise StoreLinked(
+            f"store {store} is one file under {names} names (hard links), which another process could serve from "
+            f"unseen: remove the others (find / -samefile {store}), or copy the file"
+        )
 
 
 class FileLock:
@@ -17,7 +29,8 @@ class FileLock:
         self._descriptor: int | None = None
 
     def take(self) -> None:
-        """Hold the lock until release; raises StoreInUse where another holds it."""
+        """Hold the lock until release; raises StoreInUse where another holds it, StoreLinked where locks are vain."""
+        check_links(self._store)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

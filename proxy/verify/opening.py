@@ -9,7 +9,7 @@ from proxy.errors import StoreDown
 from proxy.record.connection import connect_snapshot
 from proxy.record.database import Connection
 from proxy.record.faults import StoreInUse, StoreUnreadable, store_down
-from proxy.record.lock import FileLock
+from proxy.record.lock import FileLock, check_links
 from proxy.record.migrations import missing, read_migrations
 from proxy.store_url import is_postgres, sqlite_path
 
@@ -17,7 +17,8 @@ from proxy.store_url import is_postgres, sqlite_path
 def opened(place: Path | str, *, beside: bool) -> AbstractContextManager[Connection]:
     """One snapshot of the store at a URL, or in a SQLite file; `beside` looks at a file that a proxy serves from, too.
 
-    Raises StoreInUse where a proxy does and that was not asked for, StoreUnreadable for a store of another version or
+    Raises StoreInUse where a proxy does and that was not asked for, StoreLinked for a file of several names,
+    StoreUnreadable for a store of another version or
     for what is no store at all, StoreDown where it cannot be read.
     """
     if isinstance(place, str) and is_postgres(place):
@@ -44,6 +45,7 @@ def opened_postgres(url: str) -> Iterator[Connection]:
 def opened_file(path: Path, *, beside: bool) -> Iterator[Connection]:
     if not path.is_file():
         raise StoreDown(f"store {path}: no such file")
+    check_links(path)
     with ExitStack() as held:
         is_ours = not beside and _held_back(path, held)
         try:

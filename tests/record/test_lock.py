@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.record.faults import StoreInUse
+from proxy.record.faults import StoreInUse, StoreLinked
 from proxy.record.lock import FileLock
 from proxy.record.sqlite import SqliteStore
 
@@ -80,3 +80,19 @@ async def test_a_store_is_opened_once(path: Path) -> None:
     again = SqliteStore(path)
     await again.open()
     await again.close()
+
+
+def test_a_file_with_a_second_name_is_refused_by_either(path: Path, tmp_path: Path) -> None:
+    """A hard link would pass the lock, and SQLite's log would stand beside one of the names only."""
+    other = tmp_path / "elsewhere" / "other.db"
+    other.parent.mkdir()
+    path.touch()
+    other.hardlink_to(path)
+
+    for name in (path, other):
+        with pytest.raises(StoreLinked, match=r"one file under 2 names.*remove the others.*or copy"):
+            FileLock(name).take()
+    other.unlink()
+    lock = FileLock(path)
+    lock.take()
+    lock.release()

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.errors import StoreDown
 from proxy.ids import pack_ids
-from proxy.record.faults import StoreInUse, StoreUnreadable
+from proxy.record.faults import StoreInUse, StoreLinked, StoreUnreadable
 from proxy.verify.faults import REMEDIES
 from proxy.verify.opening import opened
 from proxy.verify.story import Looking, verify_store
@@ -175,6 +175,16 @@ def test_a_store_in_use_is_refused_unless_it_is_only_looked_at(tmp_path: Path) -
 
     assert (report.calls, report.faults) == (1, [])
     assert verified(tmp_path / "rollpin.db").faults == [], "free again once the proxy has gone"
+
+
+def test_a_store_of_two_names_is_not_looked_at(store: Path, tmp_path: Path) -> None:
+    """By the one that nobody serves from the newest records would be missing, and nothing would say so."""
+    other = tmp_path / "other.db"
+    other.hardlink_to(store)
+
+    for beside in (False, True):
+        with pytest.raises(StoreLinked):
+            verify_store(other, Looking(), beside=beside)
 
 
 def test_the_newest_records_in_the_log_are_looked_at_too(tmp_path: Path) -> None:
