@@ -47,11 +47,11 @@ class PostgresServer:
             cursor = connection.execute(sql.encode())
             return cursor.fetchall() if cursor.description else []
 
-    def cut_off(self) -> None:
+    def cut_off(self, which: str = "true") -> None:
         """End all sessions but one's own, as a restart of the server would; returns once they have ended."""
         self.run(
             "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
-            " where usename = 'rollpin' and pid <> pg_backend_pid()"
+            f" where usename = 'rollpin' and pid <> pg_backend_pid() and {which}"
         )
 
     def start(self) -> None:

@@ -53,7 +53,7 @@ class Pair:
         """kill -9, and wait until the server has seen it, as it does at once."""
         self.processes[which].kill()
         self.processes[which].join(PATIENCE_S)
-        until(lambda: self.server.run(f"select count(*) from pg_locks where {HELD}") == [(1,)])
+        until(lambda: self.server.run(f"select count(distinct objid) from pg_locks where {HELD}") == [(1,)])
 
     def load(self, version: str, *, told_to: int) -> None:
         """What a trainer does to the engine, and then says to one of the proxies."""

@@ -8,6 +8,7 @@ group pays for the lock once. Reads need no lock and see one snapshot each.
 import asyncio
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import psycopg
 
@@ -19,6 +20,7 @@ from proxy.record.database import Connection
 from proxy.record.faults import StoreUnreadable
 from proxy.record.migrations import missing_of, read_migrations, stamp
 from proxy.record.postgres_connection import Opened, PostgresConnection, open_session, placed
+from proxy.record.postgres_hold import Hold, Session
 from proxy.record.postgres_presence import HOLD, other_readers, others, part_with_dead
 from proxy.record.row_store import RowStore, StoreReading
 from proxy.record.writer import Durability
@@ -46,6 +48,14 @@ _WRITING = (
     f"set idle_in_transaction_session_timeout = '{STANDSTILL_S}s'",
     "set client_min_messages = warning",
 )
+# Its holder has nothing to say for as long as it lives; that it has vanished is to be seen soon, by either side.
+_HOLDING = (
+    "set idle_session_timeout = 0",
+    f"set tcp_keepalives_idle = {SILENCE_S}",
+    "set tcp_keepalives_interval = 5",
+    "set tcp_keepalives_count = 3",
+)
+_OPTIONS_HOLDING: dict[str, Any] = {**_OPTIONS, "fallback_application_name": "rollpin-presence"}
 _READING = (_BY_INDEX, "set default_transaction_read_only = on")
 # One lock for each schema, since each may hold a store of its own.
 _LOCK = "select pg_advisory_xact_lock(hashtext('rollpin'), hashtext(current_schema()))"
@@ -63,7 +73,7 @@ class PostgresDatabase:
     def __init__(self, url: str) -> None:
         self._url = url
         self.process = ""
-        """The process that is known to live for as long as it has a session to write with."""
+        """The process that lives for as long as one of its sessions holds its lock."""
 
     @property
     def name(self) -> str:
@@ -95,6 +105,18 @@ class PostgresDatabase:
     def down(self, error: BaseException) -> StoreDown:
         return StoreDown(f"store {self.name}: {self._told(str(error))} ({type(error).__name__})")
 
+    async def open_to_hold(self) -> Session:
+        """A session that shows that the process lives, and does nothing else."""
+        opened = await psycopg.AsyncConnection.connect(self._url, autocommit=True, **_OPTIONS_HOLDING)
+        try:
+            for setting in _HOLDING:
+                await opened.execute(setting.encode())
+            await opened.execute(placed(HOLD), (self.process,))
+        except BaseException:
+            await opened.close()
+            raise
+        return opened
+
     def _open_to_write(self) -> Opened:
         opened = open_session(self._url, *_WRITING, **_OPTIONS)
         if self.process:
@@ -121,13 +143,14 @@ class PostgresReading(StoreReading):
 
 
 class PostgresStore(RowStore):
-    """The whole store: a Store by its Protocol. Nobody owns it; who died is known by its session, or by its leases."""
+    """The whole store: a Store by its Protocol. Nobody owns it; who died is known by its sessions, or by its leases."""
 
     is_shared = True
 
     def __init__(self, url: str, durability: Durability = "fsync") -> None:
         self._postgres = PostgresDatabase(url)
         super().__init__(self._postgres, durability)
+        self._hold = Hold(self._postgres.open_to_hold)
 
     async def open(self) -> None:
         """Bring the schema up to date, and account for what dead processes left."""
@@ -145,8 +168,16 @@ class PostgresStore(RowStore):
 
     async def stay_alive(self, owner: str, until: float, now: float) -> None:
         is_known = self._postgres.process == owner
-        await self._writer.write(lambda db: _stay_alive(db, owner, until, now, is_known=is_known), durable=False)
         self._postgres.process = owner
+        try:
+            await self._hold.begin()
+        except psycopg.Error as error:
+            raise self._postgres.down(error) from error
+        await self._writer.write(lambda db: _stay_alive(db, owner, until, now, is_known=is_known), durable=False)
+
+    async def close(self) -> None:
+        await self._hold.end()
+        await super().close()
 
     async def reserve(self, reservation: Reservation) -> Reserved | Claimed:
         return await self._writer.write(lambda db: _reserve(db, reservation), durable=False)

@@ -1,8 +1,9 @@
-"""Which processes live: each holds a lock on its session, which the server drops when its holder dies, however it dies.
+"""Which processes live: each holds a lock on two sessions, which the server drops when it dies, however it dies.
 
-So a retry that comes to another process right after that finds the draw lost. A process that only lost its session is
-taken for dead until its next write; what it records of a draw that was given up meanwhile and tried again is refused.
-One that is cut off without a word is known by its leases alone.
+So a retry that comes to another process right after that finds the draw lost. The session to write with holds the lock,
+and one that does nothing else (postgres_hold.py): a process is taken for dead only where both are lost, until either is
+back. What it records of a draw that was given up meanwhile and tried again is refused. One that is cut off without a
+word is known by its leases alone.
 """
 
 from collections.abc import Iterable

@@ -26,6 +26,8 @@ from tests.record.recorder import CALLERS
 pytestmark = pytest.mark.anyio
 
 AT_ONCE = 200
+# Sessions that work, and those that do nothing but show that a process lives.
+WORKS, SHOWS = "application_name = 'rollpin'", "application_name = 'rollpin-presence'"
 STRANGE = "a\x00b \ud83d half of a pair, \\u0000 and %s"
 
 
@@ -200,6 +202,69 @@ async def test_sessions_that_were_cut_off_are_opened_anew(stores, postgres: Post
 
     assert await store.rollout(RolloutId("r1")) == make.rollout()
     await store.ping()
+
+
+@pytest.mark.parametrize("which", [WORKS, SHOWS])
+async def test_a_process_that_lost_a_session_is_not_taken_for_dead(  # type: ignore[no-untyped-def]
+    stores, postgres: PostgresServer, which: str
+) -> None:
+    """It need not write for that: others leave its running calls alone."""
+    _one, other, call_id = await running_call(stores)
+    await asyncio.to_thread(postgres.cut_off, which)
+
+    assert await other.sweep(make.STARTED_AT) == 0
+    assert (await other.call(call_id))["state"] == "reserved"
+
+
+async def test_presence_is_regained_without_a_write(stores, postgres: PostgresServer) -> None:  # type: ignore[no-untyped-def]
+    """Where all sessions were cut off at once, as by a restart of the server, the first to come back shows it."""
+    _one, other, call_id = await running_call(stores)
+    for _ in range(3):
+        await asyncio.to_thread(postgres.cut_off)
+        await until(lambda: is_held(postgres))
+
+        assert await other.sweep(make.STARTED_AT) == 0
+    assert (await other.call(call_id))["state"] == "reserved"
+
+
+async def test_presence_outlasts_a_server_that_is_away() -> None:
+    """It is back when the server is, however long that takes; and gone with its store."""
+    with running_server() as server:
+        store = PostgresStore(server.url())
+        await store.open()
+        await store.stay_alive(make.OWNER, 2e9, make.STARTED_AT)
+        await asyncio.to_thread(server.stop)
+        with pytest.raises(StoreDown):
+            await store.ping()
+        await asyncio.to_thread(server.start)
+        await until(lambda: is_held(server))
+        await store.close()
+
+        await until(lambda: not is_held(server))
+
+
+async def running_call(stores) -> tuple[PostgresStore, PostgresStore, CallId]:  # type: ignore[no-untyped-def]
+    """Two stores, and a call that the first one's process draws."""
+    one, other = await stores(2)
+    await one.create_rollouts([make.rollout()])
+    await one.stay_alive(make.OWNER, 2e9, make.STARTED_AT)
+    planned = make.plan()
+    await one.reserve(make.reservation(planned))
+    return one, other, planned.call_id
+
+
+def is_held(server: PostgresServer) -> bool:
+    """Whether a session shows that a process lives."""
+    return server.run("select count(*) from pg_locks where locktype = 'advisory' and mode = 'ShareLock'") != [(0,)]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for what must come."""
+    for _ in range(3000):
+        if await asyncio.to_thread(holds):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not come")
 
 
 async def test_a_session_that_is_lost_in_a_transaction_fails_its_group_alone(
