@@ -1,7 +1,6 @@
 """The front door: two planes on sockets of their own, a start that says what is wrong, and an orderly stop."""
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import socket
@@ -19,14 +18,12 @@ from proxy.app import CANNOT_START, run_proxy, stop_on_signals
 from proxy.settings import Settings
 from tests.api.harness import Reader, asked, finish_of, until
 from tests.fakes import FakeEngine, Fault, Say
+from tests.forked import forkserver
 from tests.served import ADMIN, RolloutClient, ServedProxy, served, settings_for
 
 CONTROL_PATHS = ["/rollouts", "/rollouts/r1", "/rollouts/r1/calls", "/metrics", "/engines", "/profiles/train"]
 BEARER = {"authorization": f"Bearer {ADMIN}"}
 WORDS = Say("one two three")
-
-forkserver = multiprocessing.get_context("forkserver")
-forkserver.set_forkserver_preload(["proxy.app", "tests.served"])
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ The proxy runs in a process of its own, forked from one that has imported it alr
 """
 
 import json
-import multiprocessing
 import random
 import threading
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import httpx
 import pytest
 
 from tests.fakes import FakeEngine
+from tests.forked import forkserver
 from tests.served import ADMIN, settings_for
 
 ROUNDS = 100
@@ -25,9 +25,6 @@ CLIENTS = 6
 # A kill comes after this many ends at most, and this long after the last of them.
 MOST_ENDS = 10
 LATEST_KILL_S = 0.03
-
-forkserver = multiprocessing.get_context("forkserver")
-forkserver.set_forkserver_preload(["proxy.app", "tests.served"])
 
 
 @dataclass
