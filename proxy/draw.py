@@ -25,7 +25,7 @@ from proxy.request.sampling import asked_max_tokens
 from proxy.request.seed import SeedRule, read_client_seed
 from proxy.wiring import Wiring
 
-ASK_MARK = "rollpin-ask-2"
+ASK_MARK = "rollpin-ask-3"
 # Names a client, not a lane: programs change it between versions, and a retry keeps it.
 NO_LANE_SIGNAL = "user-agent"
 
@@ -86,7 +86,7 @@ def reservation(decision: Decision, rules: tuple[SeedRule, ...], wiring: Wiring)
         context=ask.conversation.context,
         history=ask.conversation.history[-1],
         draws=tuple(Draw(CallId(clock.new_id("ca")), choice, rule.mint) for choice, rule in enumerate(rules)),
-        repeat=repeat_mark(decision, wiring),
+        repeat=repeat_mark(decision, rules[0], wiring),
         delivery_id=clock.new_id("de"),
         api=ask.api,
         stream=ask.stream,
@@ -98,7 +98,7 @@ def reservation(decision: Decision, rules: tuple[SeedRule, ...], wiring: Wiring)
     )
 
 
-def repeat_mark(decision: Decision, wiring: Wiring) -> RepeatMark:
+def repeat_mark(decision: Decision, rule: SeedRule, wiring: Wiring) -> RepeatMark:
     """Requests with one hash are identical: the same lane asks the same thing to be drawn in the same way.
 
     The same thing is more than the same meaning: what goes on from another reply is drawn on another prompt.
@@ -109,8 +109,10 @@ def repeat_mark(decision: Decision, wiring: Wiring) -> RepeatMark:
     length = sampling.length | {"max_tokens": [asked_max_tokens(ask.chat), decision.profile.max_tokens_cap]}
     # A client's seed counts only where it decides something; one that is overridden may change between tries.
     client_seed = None if wiring.settings.client_seed == "override" else sampling.asked.get("seed")
+    # Where settings change between tries, or between proxies, the old seed would be told as made by the new ones.
+    seeding = [rule.source, rule.run_seed]
     parallel = ask.chat.get("parallel_tool_calls")
-    drawn_by = [dict(sampling.effective), length, sampling.shaping, parallel, client_seed]
+    drawn_by = [dict(sampling.effective), length, sampling.shaping, parallel, client_seed, seeding]
     asked = [ask.api, ask.conversation.context, told_apart(ask)]
     shown = [ask.wants_logprobs, ask.top_logprobs]
     return RepeatMark(

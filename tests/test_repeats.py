@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from proxy.request.identify import LANE_HEADERS
+from proxy.verify.story import Looking, verify_store
 from tests.api.harness import ADD, Gate, Json, Leaver, Reader, asked, error_of, finish_of, message_of, until
 from tests.fakes import FakeEngine, Fault, Say, ToolSay
 from tests.served import RolloutClient, ServedProxy, served, settings_for
@@ -596,3 +597,26 @@ def test_a_retry_after_a_stop_gets_the_same_draw(tmp_path: Path) -> None:
     assert reader.error["code"] == "proxy_stopped"
     assert [failure["kind"] for failure in call["earlier_failures"]] == ["proxy_stopped"]
     assert len({received.body["seed"] for received in engine.requests}) == 1
+
+
+SEEDINGS = {
+    "another run seed": ({"run_seed": 7}, {"run_seed": 8}),
+    "another use of the client's seed": ({"client_seed": "honour"}, {"client_seed": "mix"}),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), list(SEEDINGS.values()), ids=list(SEEDINGS))
+def test_a_draw_of_other_seed_settings_is_not_taken_over(tmp_path: Path, before: Json, after: Json) -> None:
+    """Its seed would stand on record as made of settings that never made it."""
+    with FakeEngine("vllm") as engine:
+        with served(settings_for(tmp_path, engine.url, **before)) as proxy:
+            created = proxy.rollout(rollout_id="r").created
+            engine.script(Fault.cut(after_events=STALL_AFTER, say=WORDS))
+            assert RolloutClient(proxy, created).chat(seed=5).status_code == 502
+        with served(settings_for(tmp_path, engine.url, **after)) as proxy:
+            client = RolloutClient(proxy, {**created, "base_url": f"{proxy.url}/rollouts/r/v1"})
+            assert client.chat(seed=5).status_code == 200
+            seeds = [(call["state"], call["seed"]["occurrence"]) for call in client.calls()]
+
+    assert seeds == [("failed", 0), ("done", 1)]
+    assert verify_store(tmp_path / "rollpin.db", Looking()).faults == []

@@ -135,8 +135,8 @@ def merged_usage(completions: Sequence[Completion]) -> JsonObject:
     usages = [completion.usage or {} for completion in completions]
     if len(usages) == 1:
         return {name: usages[0][name] for name in USAGE_FIELDS if usages[0].get(name) is not None}
-    prompt = usages[0].get("prompt_tokens", 0)
-    sampled = sum(usage.get("completion_tokens", 0) for usage in usages)
+    prompt = usages[0].get("prompt_tokens") or 0
+    sampled = sum(usage.get("completion_tokens") or 0 for usage in usages)
     return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
 
 

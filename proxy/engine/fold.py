@@ -6,6 +6,7 @@ markup and for the end token.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, Protocol, TypeAlias
 
 from proxy.echo import client_message
@@ -18,6 +19,8 @@ from proxy.model import Completion, JsonObject, Plan, Tokens
 ABORTED = "abort"
 # vLLM prints minus infinity as this.
 NO_LOGPROB = -9999.0
+COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "reasoning_tokens")
+DETAILS = ("prompt_tokens_details", "completion_tokens_details")
 # Beyond any logprob, and within what a float holds.
 LARGEST_NUMBER = 1e300
 # Rounding may lift a logprob of a certain token a hair above 0.
@@ -89,10 +92,10 @@ class ReplyFold:
         self._take_tokens(self._read_tokens(event, choice))
         self._take_logprobs(choice.get("logprobs"))
         self._message.feed(choice.get("delta") or choice.get("message") or {})
-        if isinstance(event.get("usage"), dict):
-            self._usage = event["usage"]
-        if isinstance(choice.get("finish_reason"), str):
-            self._finish_reason = choice["finish_reason"]
+        if event.get("usage") is not None:
+            self._usage = _checked_usage(event["usage"])
+        if reason := choice.get("finish_reason"):
+            self._finish_reason = _checked_text(reason)
             self._matched_stop = _matched_stop(choice)
 
     def finish(self) -> Completion:
@@ -141,7 +144,7 @@ class ReplyFold:
         content = logprobs.get("content") if logprobs is not None else None
         for token in content or ():
             self._logprobs.append(token.get("logprob"))
-            self._entries.append(token)
+            self._entries.append(_checked_entry(token))
 
     def _gaps(self) -> Iterator[str]:
         """Each way in which these tokens cannot be trusted."""
@@ -234,6 +237,31 @@ def _checked_ids(ids: list[int]) -> list[int]:
     if not are_ids(ids):
         raise ValueError("not token ids")
     return list(ids)
+
+
+def _checked_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+def _checked_entry(entry: JsonObject) -> JsonObject:
+    """A token's logprob object as clients can be told of it; raises TypeError or AttributeError where it is none."""
+    _checked_text(entry.get("token"))
+    for other in entry.get("top_logprobs") or ():
+        _checked_text(other.get("token"))
+    return entry
+
+
+def _checked_usage(usage: JsonObject) -> JsonObject:
+    """The engine's counts as clients can be told of them; raises TypeError or AttributeError where they are none."""
+    for name in COUNTS:
+        if type(usage.get(name)) not in {int, NoneType}:
+            raise TypeError(f"{name} is no count")
+    for name in DETAILS:
+        if not isinstance(usage.get(name), dict | None):
+            raise TypeError(f"{name} are no counts")
+    return usage
 
 
 def _is_number(value: Any) -> bool:

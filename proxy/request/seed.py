@@ -61,10 +61,14 @@ class SeedRule:
         """A client that gives every sample of a group one seed would collapse the group."""
         return self.source == "client"
 
+    @property
+    def run_seed(self) -> int | None:
+        """The run seed that decides here; none where the client's seed does alone."""
+        return None if self.source == "client" else self._run_seed
+
     def seed(self, value: int, occurrence: int) -> Seed:
         """The seed that was minted, with how it came about."""
-        root = None if self.source == "client" else self._run_seed
-        return Seed(value, self.source, occurrence, self._choice, self.client_seed, root)
+        return Seed(value, self.source, occurrence, self._choice, self.client_seed, self.run_seed)
 
     def mint(self, occurrence: int, *segment: int) -> int:
         """The seed of this call at the given occurrence.

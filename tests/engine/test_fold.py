@@ -266,6 +266,18 @@ ODD_EVENTS: dict[str, Json] = {
     "an id that is a fraction": event({}, [1.5]),
     "an id below zero": event({}, [-1]),
     "an id that no record can hold": event({}, [2**31]),
+    "a finish reason that is an object": {"choices": [{"index": 0, "delta": {}, "finish_reason": {"type": "stop"}}]},
+    "a logprob of no token": {"choices": [{"index": 0, "delta": {}, "logprobs": {"content": [{"logprob": -1}]}}]},
+    "candidates that are a number": {
+        "choices": [{"index": 0, "delta": {}, "logprobs": {"content": [token() | {"top_logprobs": 1.5}]}}]
+    },
+    "a candidate that is text": {
+        "choices": [{"index": 0, "delta": {}, "logprobs": {"content": [token() | {"top_logprobs": ["x"]}]}}]
+    },
+    "usage that is text": {"choices": [], "usage": "x"},
+    "a count that is a fraction": {"choices": [], "usage": USAGE | {"prompt_tokens": 3.0}},
+    "details of the prompt that are text": {"choices": [], "usage": USAGE | {"prompt_tokens_details": "x"}},
+    "details of the reply that are true": {"choices": [], "usage": USAGE | {"completion_tokens_details": True}},
     "prompt ids that are a number": {"choices": [{"index": 0, "delta": {}}], "prompt_token_ids": 5},
 }
 
