@@ -30,10 +30,14 @@ async def _play(running: Running, tape: Tape, place: int) -> Exchanged:
 
 
 def outcome_of(call: JsonObject) -> Outcome:
-    """What a recorded call came to; one that failed fails again, in the same words."""
+    """What a recorded call came to; one that failed fails again, in the same words and after as much of its reply.
+
+    A draw that broke after its first token is given up after some tries, here as it was when it was recorded.
+    """
     told = call["failure"]
     if told is None:
         return completion_of(call)
+    partial = None if call["message"] is None else completion_of(call)
     return Failure(
         kind=told["kind"],
         status=told["status"],
@@ -41,4 +45,5 @@ def outcome_of(call: JsonObject) -> Outcome:
         param=told["param"],
         may_retry=told["may_retry"],
         retry_after_s=told["retry_after_s"],
+        partial=partial,
     )

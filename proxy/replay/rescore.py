@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Collection, Iterator
 
 from proxy import metrics
+from proxy.engine.parts import WEIGHTS_CHANGED
 from proxy.errors import EngineFault
 from proxy.model import CallId, EngineFacts, EngineRef, JsonObject, Rollout
 from proxy.replay.choose import NO_SUCH_ENGINE, open_engines
@@ -42,9 +43,13 @@ async def _rescored(call: JsonObject, wiring: Wiring) -> Rescore:
         if reason := _too_long(call, engine):
             return Rescore(call_id, (reason,))
         try:
+            before = await wiring.weights.look(engine)
             logprobs = await _scores(call, engine, wiring)
+            after = await wiring.weights.look(engine)
         except EngineFault as fault:
             return Rescore(call_id, (fault.code, fault.message), has_failed=True, engine=engine.name)
+    if before.epoch != after.epoch:
+        return Rescore(call_id, (WEIGHTS_CHANGED,), has_failed=True, engine=engine.name)
     bars = incomparable(call)
     mismatch = Mismatch() if bars else mismatch_of(call["logprobs"], logprobs)
     return Rescore(
@@ -53,7 +58,7 @@ async def _rescored(call: JsonObject, wiring: Wiring) -> Rescore:
         incomparable=bars,
         mismatch=mismatch,
         engine=engine.name,
-        weight_version=(await wiring.weights.look(engine)).version,
+        weight_version=after.version,
     )
 
 

@@ -17,7 +17,7 @@ from proxy.app import run_proxy
 from proxy.cassette.tape import open_tape
 from proxy.settings import Settings
 from proxy.settings_sources import WrongSettings, load_settings
-from tests.fakes import FakeEngine, Fault
+from tests.fakes import FakeEngine, Fault, Say
 from tests.served import ADMIN, READER, RolloutClient, ServedProxy, served, settings_for
 
 Json = dict[str, Any]
@@ -143,6 +143,24 @@ def test_a_recorded_failure_is_played_as_that_failure(proxy: ServedProxy) -> Non
     answer = client_of(proxy, "task-1").chat("fails")
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "engine_error")
+
+
+def test_a_draw_that_was_given_up_is_given_up_again(tmp_path: Path) -> None:
+    """A harness that went on asking comes to the reply that the recorded one came to."""
+
+    def insist(client: RolloutClient) -> list[int]:
+        return [client.chat("hello").status_code for _try in range(3)]
+
+    broken = Fault.wrong_count(Say("this draw breaks"))
+    with FakeEngine("sglang") as engine, served(settings_for(tmp_path, engine.url)) as proxy:
+        engine.script(broken, broken, Say("this one does not"))
+        client = proxy.rollout(rollout_id="task-0", run="monday")
+        recorded_statuses = insist(client)
+        client.calls()
+    with served(cassette_of(tmp_path)) as proxy:
+        played_statuses = insist(client_of(proxy, "task-0"))
+
+    assert played_statuses == recorded_statuses == [502, 502, 200]
 
 
 def test_the_first_departure_is_a_diff_in_the_error(proxy: ServedProxy) -> None:

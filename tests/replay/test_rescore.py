@@ -2,12 +2,17 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 
 from proxy.replay.mismatch import Mismatch, incomparable, mismatch_of
+from proxy.sim.engine import Kind
 from tests.fakes import FakeEngine, Fault, Say
+from tests.fakes.front import Front, serving
 from tests.replay.harness import rescore
 from tests.replay.test_served import two_turns
 from tests.served import ServedProxy, served, settings_for
@@ -85,6 +90,34 @@ def test_nothing_comes_out_of_a_cache_of_earlier_weights(proxy: ServedProxy, eng
         bodies.append(engine.scored[-1] if engine.scored else engine.requests[-1].body)
 
     assert bodies[0]["cache_salt"] != bodies[1]["cache_salt"]
+
+
+class Updated(Front):
+    """An engine whose weights change while it scores: what it then tells is of the old ones, or of the new."""
+
+    async def pass_on(self, request: Request) -> Response:
+        answer = await super().pass_on(request)
+        if request.url.path in {"/generate", "/v1/completions"}:
+            self._vllm.post("/update_weight_version", json={"new_version": "w2"}).raise_for_status()
+        return answer
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_scores_of_nobody_knows_which_weights_are_not_told(tmp_path: Path, kind: Kind) -> None:
+    """They stood under the new version, and were the old one's."""
+    with ExitStack() as running:
+        engine = running.enter_context(FakeEngine(kind, dev_mode=True))
+        url = running.enter_context(serving(Updated(engine)))
+        proxy = running.enter_context(served(settings_for(tmp_path, url)))
+        client = proxy.rollout()
+        client.chat("hello")
+        client.calls()
+        (first,), _summary = rescore(proxy, client.rollout_id, logprobs=True)
+        (second,), _summary = rescore(proxy, client.rollout_id)
+
+    assert (first["result"], first["reasons"]) == ("failed", ["weights_changed_in_mid_reply"])
+    assert not first["logprobs"]
+    assert (second["result"], second["weight_version"]["now"]) == ("rescored", "w2")
 
 
 def test_failed_calls_and_failing_engines_are_told_apart(proxy: ServedProxy, engine: FakeEngine) -> None:
