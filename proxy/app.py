@@ -19,7 +19,7 @@ from proxy.planes import listen
 from proxy.replay.samples import watch_samples
 from proxy.server import Server
 from proxy.settings import Settings
-from proxy.update import watch_pauses
+from proxy.update import stay_present, watch_pauses
 from proxy.wiring import Wiring, wire
 
 # Leases are renewed this many times within their length, so that one lost renewal is no death.
@@ -44,7 +44,7 @@ async def running_parts(wiring: Wiring) -> AsyncIterator[None]:
         await wiring.pool.look()
         await wiring.pool.prove()
         tasks.append(asyncio.create_task(wiring.pool.watch(), name="watch engines"))
-        await wiring.store.stay_alive(wiring.owner, clock.now() + wiring.settings.timeouts.lease_s, clock.now())
+        await stay_present(wiring)
         tasks.append(asyncio.create_task(_keep_leases(wiring), name="keep leases"))
         tasks.append(asyncio.create_task(watch_samples(wiring), name="replay and rescore samples"))
         tasks.append(asyncio.create_task(watch_pauses(wiring), name="watch pauses"))
@@ -72,7 +72,7 @@ async def _keep_leases(wiring: Wiring) -> None:
         await asyncio.sleep(lease_s / RENEWALS_PER_LEASE)
         now = clock.now()
         try:
-            await wiring.store.stay_alive(wiring.owner, now + lease_s, now)
+            await stay_present(wiring)
             await wiring.store.renew(wiring.owner, wiring.turns.call_ids(), now + lease_s)
             dead = await wiring.store.sweep(now)
             expired = await wiring.store.expire_rollouts(now)

@@ -39,6 +39,7 @@ class Asking:
         self._growing: tuple[Plan, ReplyFold, Weights] | None = None
         self._held: list[JsonObject] = []
         self._interruptions = 0
+        self._lapses = 0
         self.first_event_s: float | None = None
         self.is_disturbed = False
         """Whether any part shared a batch with a call of another sampling class."""
@@ -65,7 +66,10 @@ class Asking:
         if self._growing is None:
             return tuple(self._parts)
         plan, fold, before = self._growing
-        return (*self._parts, self._part(plan, fold.partial(), before, self._wiring.weights.of(plan.engine)))
+        # Nobody has looked behind it.
+        is_present = not self._wiring.presence.is_shared
+        after = self._wiring.weights.of(plan.engine)
+        return (*self._parts, self._part(plan, fold.partial(), before, after, is_present=is_present))
 
     def _next_plan(self) -> Plan:
         """The plan as it is, or for the rest of its reply."""
@@ -83,8 +87,11 @@ class Asking:
 
     async def _ask(self, plan: Plan) -> Part:
         """One exchange, once the engines are not paused; its events are shown unless an earlier part has been."""
-        async with self._wiring.pauses.passage():
-            return await self._exchange(plan)
+        while True:
+            async with self._wiring.pauses.passage():
+                self._lapses = self._wiring.presence.lapses
+                if await self._wiring.presence.is_counted():
+                    return await self._exchange(plan)
 
     async def _exchange(self, plan: Plan) -> Part:
         weights = self._wiring.weights
@@ -108,8 +115,9 @@ class Asking:
         is_told = {span["version"] for span in completion.weight_versions} == {before.version}
         patience_s = self._wiring.settings.timeouts.commit_wait_s
         after = weights.of(plan.engine) if is_told else await weights.look_behind(plan.engine, patience_s)
+        is_present = await self._wiring.presence.is_unbroken(self._lapses, patience_s)
         self._growing = None
-        return self._part(plan, completion, before, after)
+        return self._part(plan, completion, before, after, is_present=is_present)
 
     def _encode(self, plan: Plan) -> EngineRequest:
         request = self._dialect.encode(plan)
@@ -117,10 +125,11 @@ class Asking:
             return request
         return replace(request, body={**request.body, **ROUTED_EXPERTS.get(self._dialect.kind, {})})
 
-    def _part(self, plan: Plan, completion: Completion, before: Weights, after: Weights) -> Part:
+    def _part(self, plan: Plan, completion: Completion, before: Weights, after: Weights, *, is_present: bool) -> Part:
         if not self._wiring.settings.capture_routed_experts:
             completion = replace(completion, routed_experts=())
-        return Part(plan, completion, before, after, is_cache_apart=trusts_salt(plan.engine.facts))
+        is_cache_apart = trusts_salt(plan.engine.facts)
+        return Part(plan, completion, before, after, is_cache_apart=is_cache_apart, is_present=is_present)
 
     def _fold(self, plan: Plan) -> ReplyFold:
         return ReplyFold(plan, self._dialect.read_tokens, self._wiring.settings.reasoning_field)

@@ -1,5 +1,7 @@
 """The door that calls pass on their way to an engine: shut while a trainer has the engines paused.
 
+Shut as well while this process is apart from those that a pause waits for (proxy/presence.py).
+
 Calls wait before it, with signs of life on their streams. It opens when the pause is resumed, and never by itself: once
 the pause's lease has lapsed, those who wait and those who come are told to try again later.
 """
@@ -26,6 +28,8 @@ class Pauses:
         self._ended: str | None = None
         self._inside = 0
         self.in_force: Pause | None = None
+        self.is_apart = False
+        """Whether pauses may be granted without this process."""
 
     def begin(self, pause: Pause) -> None:
         """Shut the door, or move the lease. A pause that has ended here does not come back by a late look."""
@@ -38,6 +42,15 @@ class Pauses:
         if self.in_force is not None:
             self._ended, self.in_force = self.in_force.pause_id, None
             self._wake()
+
+    def part(self) -> None:
+        """Shut the door until this process has joined the others again."""
+        self.is_apart = True
+
+    def rejoin(self) -> None:
+        """It has, and knows of the pause in force."""
+        self.is_apart = False
+        self._wake()
 
     def check(self) -> None:
         """Raise EngineFault where a call would come before a door that nobody is going to open in time."""
@@ -67,17 +80,24 @@ class Pauses:
 
     async def _wait(self) -> None:
         give_up_at = clock.ticks() + self._patience_s
-        while self.in_force is not None:
+        while self.in_force is not None or self.is_apart:
             self.check()
-            rest_s = min(self.in_force.lease_until - clock.now(), give_up_at - clock.ticks())
-            if give_up_at <= clock.ticks():
-                raise _paused("the engines are paused for longer than timeouts.pause_wait_s")
+            rest_s = give_up_at - clock.ticks()
+            if rest_s <= 0:
+                raise _paused(f"{self._obstacle()} for longer than timeouts.pause_wait_s")
+            if self.in_force is not None:
+                rest_s = min(self.in_force.lease_until - clock.now(), rest_s)
             changed = self._changed
             try:
                 async with asyncio.timeout(rest_s):
                     await changed.wait()
             except TimeoutError:
                 continue
+
+    def _obstacle(self) -> str:
+        return (
+            "the engines are paused" if self.in_force else "this proxy could not learn whether the engines are paused"
+        )
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

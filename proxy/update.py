@@ -131,15 +131,36 @@ async def watch_pauses(wiring: Wiring) -> None:
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         try:
-            # In this order: what is read must not be older than what it is compared with.
-            held = wiring.pauses.in_force
-            in_force = await wiring.store.pause()
-            if in_force is not None and in_force != held:
-                await obey(in_force, wiring)
-            elif in_force is None and held is not None and held == wiring.pauses.in_force:
-                await open_door(wiring)
+            if wiring.pauses.is_apart or not await wiring.presence.is_counted():
+                await stay_present(wiring)
+            await _follow(wiring)
         except StoreDown as error:
             log.warning("pauses could not be looked at", reason=error.message)
+
+
+async def stay_present(wiring: Wiring) -> None:
+    """Give a sign of life. A process that is new, or was taken for dead, reads the pause in force before it goes on.
+
+    Raises StoreDown; one that is apart then stays so.
+    """
+    async with wiring.presence.joining:
+        await wiring.presence.sign()
+        if wiring.pauses.is_apart:
+            await wiring.presence.join()
+            # One that was told of the pause before has not been counted as told.
+            await _follow(wiring, anew=True)
+            wiring.pauses.rejoin()
+
+
+async def _follow(wiring: Wiring, *, anew: bool = False) -> None:
+    """Shut and open the door as the store has it."""
+    # In this order: what is read must not be older than what it is compared with.
+    held = wiring.pauses.in_force
+    in_force = await wiring.store.pause()
+    if in_force is not None and (anew or in_force != held):
+        await obey(in_force, wiring)
+    elif in_force is None and held is not None and held == wiring.pauses.in_force:
+        await open_door(wiring)
 
 
 def engines_of(wiring: Wiring) -> tuple[EngineRef, ...]:

@@ -15,6 +15,7 @@ from proxy.engine.upstream import Upstream
 from proxy.keys import Keys, load_keys
 from proxy.model import CallId, Finding
 from proxy.pauses import Pauses
+from proxy.presence import Presence
 from proxy.profiles import Profiles
 from proxy.record.opening import store_at
 from proxy.record.store import Store
@@ -48,6 +49,7 @@ class Wiring:
     data_port: int
     """The port that harnesses reach, known once it is bound."""
     pauses: Pauses
+    presence: Presence
     weights: WeightWatch
     control_at: str = ""
     """URL of the control plane, or the path of its socket, known once it is bound."""
@@ -122,6 +124,7 @@ async def wire(settings: Settings) -> Wiring:
         owner=owner,
         data_port=settings.port,
         pauses=pauses,
+        presence=Presence(store, owner, timeouts.lease_s, pauses),
         weights=weights,
         aside=asyncio.Semaphore(settings.replays_at_once),
         cassette=cassette,

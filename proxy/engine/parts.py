@@ -14,6 +14,7 @@ VERSION_NOT_TOLD = "version_not_told"
 WEIGHTS_CHANGED = "weights_changed_in_mid_reply"
 STALE_KV = "stale_kv"
 KV_UNKNOWN = "kv_unknown"
+PRESENCE_UNPROVEN = "presence_unproven"
 
 UNKNOWN = Weights("")
 
@@ -31,6 +32,8 @@ class Part:
     """As they were known at a moment after its end; of an earlier one only where the engine reports spans."""
     is_cache_apart: bool = True
     """Whether the salt is known to keep the caches of different weights apart."""
+    is_present: bool = True
+    """Whether no pause can have been granted behind this process's back while the part was drawn."""
 
 
 def drawn_so_far(parts: Sequence[Part]) -> Tokens:
@@ -69,8 +72,13 @@ def segments_of(parts: Sequence[Part]) -> tuple[Segment, ...]:
     found = list[Segment]()
     for part in parts:
         offset = found[-1].end if found else 0
-        found.extend(_moved(segment, offset) for segment in _segments(part))
+        found.extend(_moved(_doubted(segment, part), offset) for segment in _segments(part))
     return tuple(found)
+
+
+def _doubted(segment: Segment, part: Part) -> Segment:
+    """Weights and caches may have changed in ways that nobody told this process of."""
+    return segment if part.is_present else replace(segment, notes=(*segment.notes, PRESENCE_UNPROVEN))
 
 
 def _moved(segment: Segment, offset: int) -> Segment:
@@ -111,6 +119,8 @@ def _version_without_spans(part: Part) -> tuple[str | None, tuple[str, ...]]:
     """One version for a whole part, if the engine had it before and after and no other came between."""
     if part.before.epoch == part.after.epoch and part.before.version == part.after.version:
         known = part.before.version
+        if known is not None and not part.is_present:
+            return None, ()
         return known, () if known is not None else (VERSION_NOT_TOLD,)
     if part.after.version is None:
         return None, (VERSION_NOT_TOLD,)

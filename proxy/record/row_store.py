@@ -100,8 +100,8 @@ class StoreReading:
     async def pause(self) -> Pause | None:
         return await self._reader.read(weight_rows.read_pause)
 
-    async def silent(self, pause_id: str, now: float) -> tuple[str, ...]:
-        return await self._reader.read(lambda db: weight_rows.read_silent(db, pause_id, now))
+    async def is_counted(self, owner: str) -> bool:
+        return await self._reader.read(lambda db: weight_rows.is_counted(db, owner))
 
     async def weights(self) -> tuple[Weights, ...]:
         return await self._reader.read(weight_rows.read_weights)
@@ -177,6 +177,12 @@ class RowStore(StoreReading):
 
     async def stay_alive(self, owner: str, until: float, now: float) -> None:
         await self._writer.write(lambda db: weight_rows.stay_alive(db, owner, until, now), durable=False)
+
+    async def prolong(self, owner: str, until: float, now: float) -> bool:
+        return await self._writer.write(lambda db: weight_rows.prolong(db, owner, until, now), durable=False)
+
+    async def silent(self, pause_id: str, now: float) -> tuple[str, ...]:
+        return await self._writer.write(lambda db: weight_rows.find_silent(db, pause_id, now), durable=False)
 
     async def leave(self, owner: str) -> None:
         await self._writer.write(lambda db: weight_rows.leave(db, owner, clock.now()), durable=False)

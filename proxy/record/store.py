@@ -207,7 +207,13 @@ class Store(Protocol):
         """Take the pause out of force, if there is one."""
 
     async def stay_alive(self, owner: str, until: float, now: float) -> None:
-        """A replica's sign of life: until then pauses wait for its acknowledgement."""
+        """A replica is counted among the live ones: until then pauses wait for its acknowledgement."""
+
+    async def prolong(self, owner: str, until: float, now: float) -> bool:
+        """Its next sign of life. False where it is not counted any more: then nothing was written."""
+
+    async def is_counted(self, owner: str) -> bool:
+        """Whether a replica is counted. One that is not was forgotten: pauses may have been granted without it."""
 
     async def leave(self, owner: str) -> None:
         """A replica ends in an orderly way."""
@@ -216,7 +222,7 @@ class Store(Protocol):
         """A replica sends no more calls to engines."""
 
     async def silent(self, pause_id: str, now: float) -> tuple[str, ...]:
-        """Live replicas that have not acknowledged the pause."""
+        """Live replicas that have not acknowledged the pause; those whose lease has run out are forgotten first."""
 
     async def weights(self) -> tuple[Weights, ...]:
         """What is known of each engine's weights."""

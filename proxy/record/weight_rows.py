@@ -12,7 +12,8 @@ insert into replicas (owner, alive_until) values (:owner, :until)
 on conflict (owner) do update set alive_until = excluded.alive_until
 """
 _ACKNOWLEDGE = "update replicas set pause_id = ? where owner = ?"
-_SILENT = "select owner from replicas where alive_until > ? and (pause_id is null or pause_id <> ?) order by owner"
+_PROLONG = "update replicas set alive_until = ? where owner = ?"
+_SILENT = "select owner from replicas where pause_id is null or pause_id <> ? order by owner"
 _WEIGHTS = "select url, version, epoch, told_by, is_flushed, kv from weights"
 _PUT = """
 insert into weights values (:url, :version, 1, :told_by, :is_flushed, :kv, :at)
@@ -44,9 +45,20 @@ def end_pause(connection: Connection, at: float) -> None:
 
 
 def stay_alive(connection: Connection, owner: str, until: float, now: float) -> None:
-    """Note a sign of life, and part with those who have given none."""
+    """Count a replica among the live ones, and part with those who have given no sign."""
     connection.execute(_ALIVE, {"owner": owner, "until": until})
     part_with_silent(connection, now)
+
+
+def prolong(connection: Connection, owner: str, until: float, now: float) -> bool:
+    """Note the sign of life of a replica that is still counted, and part with those who have given none."""
+    is_counted = connection.execute(_PROLONG, (until, owner)).rowcount > 0
+    part_with_silent(connection, now)
+    return is_counted
+
+
+def is_counted(connection: Connection, owner: str) -> bool:
+    return connection.execute("select 1 from replicas where owner = ?", (owner,)).fetchone() is not None
 
 
 def part_with_silent(connection: Connection, now: float) -> None:
@@ -65,8 +77,10 @@ def leave(connection: Connection, owner: str, now: float) -> None:
     connection.execute("delete from replicas where owner = ?", (owner,))
 
 
-def read_silent(connection: Connection, pause_id: str, now: float) -> tuple[str, ...]:
-    return tuple(row["owner"] for row in connection.execute(_SILENT, (now, pause_id)))
+def find_silent(connection: Connection, pause_id: str, now: float) -> tuple[str, ...]:
+    """Whom a pause waits for. Who is not to be waited for is forgotten, and learns by that that it was not."""
+    part_with_silent(connection, now)
+    return tuple(row["owner"] for row in connection.execute(_SILENT, (pause_id,)))
 
 
 def read_weights(connection: Connection) -> tuple[Weights, ...]:

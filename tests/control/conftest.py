@@ -12,6 +12,7 @@ from proxy.engine.upstream import Upstream
 from proxy.keys import Keys
 from proxy.pauses import Pauses
 from proxy.planes import make_app
+from proxy.presence import Presence
 from proxy.profiles import Profiles
 from proxy.record.sqlite import SqliteStore
 from proxy.request.templates import Templates
@@ -72,6 +73,7 @@ async def control(tmp_path: Path, changes: dict[str, Any]) -> AsyncIterator[Cont
     store = SqliteStore(settings.store_path, durability="wal")
     await store.open()
     upstream = Upstream(connect_s=1, silence_s=1, probe_s=1, reply_bytes=10_000)
+    pauses = Pauses(1)
     wiring = Wiring(
         settings=settings,
         keys=Keys(ADMIN, READER, key_secret="a secret of tests alone"),
@@ -84,7 +86,8 @@ async def control(tmp_path: Path, changes: dict[str, Any]) -> AsyncIterator[Cont
         run_seed=7,
         owner="px_test",
         data_port=8081,
-        pauses=Pauses(1),
+        pauses=pauses,
+        presence=Presence(store, "px_test", 60, pauses),
         weights=WeightWatch(store, upstream, "salt"),
     )
     made = Control(wiring)
