@@ -12,11 +12,12 @@ from starlette.types import ASGIApp
 
 from proxy import clock
 from proxy.errors import ProxyError, StoreDown
-from proxy.greeting import greet
+from proxy.greeting import greet, is_watched
 from proxy.headers import BoundedHttp, HeaderLimit
 from proxy.log import start_log
 from proxy.planes import listen
 from proxy.replay.samples import watch_samples
+from proxy.screen import say
 from proxy.server import Server
 from proxy.settings import Settings
 from proxy.update import stay_present, watch_pauses
@@ -122,23 +123,29 @@ async def run_proxy(settings: Settings, ready: Callable[[Server, Wiring], None])
     try:
         wiring = await wire(settings)
     except (ProxyError, ValueError, OSError) as error:
-        log.critical("cannot start", reason=str(error))
-        return CANNOT_START
+        return cannot_start(settings, str(error))
     async with running_parts(wiring):
         refusals = _report_findings(wiring)
         if refusals:
-            log.critical("cannot start: an engine cannot honour a profile", findings=refusals)
-            return CANNOT_START
+            return cannot_start(settings, "an engine cannot honour a profile", *refusals)
         try:
             sockets, app = listen(wiring)
         except OSError as error:
-            log.critical("cannot start", reason=str(error))
-            return CANNOT_START
+            return cannot_start(settings, str(error))
         server = Server(_config(HeaderLimit(app, settings.limits.body_bytes), settings), wiring.stopping)
         ready(server, wiring)
         await server.serve(sockets=sockets)
     log.info("stopped")
     return 0
+
+
+def cannot_start(settings: Settings, reason: str, *findings: str) -> int:
+    """Say why, to people on a terminal in plain lines, and return the exit status."""
+    if is_watched(settings):
+        say("\n".join((f"cannot start: {reason}", *findings)))
+    else:
+        log.critical("cannot start", reason=reason, **({"findings": findings} if findings else {}))
+    return CANNOT_START
 
 
 def _report_findings(wiring: Wiring) -> list[str]:

@@ -136,8 +136,7 @@ def sim(
     try:
         raise typer.Exit(serve_sim(options, typer.echo))
     except (ValueError, OSError) as error:
-        typer.echo(f"rollpin: {error}", err=True)
-        raise typer.Exit(WRONG_SETTINGS) from None
+        end(str(error), WRONG_SETTINGS)
 
 
 @app.command()

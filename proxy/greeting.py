@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import TextIO
 
 import structlog
 
@@ -39,12 +38,17 @@ class Greeting:
         return bool(self.engines)
 
 
-def greet(wiring: Wiring, screen: TextIO = sys.stderr) -> None:
+def is_watched(settings: Settings) -> bool:
+    """Whether a person reads what is told."""
+    return settings.log_format == "console" and sys.stderr.isatty()
+
+
+def greet(wiring: Wiring) -> None:
     """Tell it in the form that fits: people read a terminal, programs a log."""
-    told, settings = greeting_of(wiring), wiring.settings
-    if settings.log_format == "console" and screen.isatty():
-        if settings.log_level in {"debug", "info"}:
-            print("\n".join(lines_of(told)), file=screen, flush=True)
+    told = greeting_of(wiring)
+    if is_watched(wiring.settings):
+        if wiring.settings.log_level in {"debug", "info"}:
+            sys.stderr.write("\n".join((*lines_of(told), "")))
     elif told.is_ready:
         log.info("ready", **_fields(told))
     else:

@@ -60,7 +60,7 @@ def rollout_named_by(key: str) -> RolloutId | None:
 def load_keys(settings: Settings) -> tuple[Keys, bool]:
     """Secrets from the settings, else from the secrets file, else minted into it; and whether any was minted.
 
-    Raises ValueError when the file holds something else, or a minted and a set token are equal.
+    Raises ValueError when the file cannot be read or holds something else, or a minted and a set token are equal.
     """
     path = settings.secrets_file
     kept = _read(path)
@@ -89,6 +89,9 @@ def _read(path: Path) -> dict[str, str]:
         return {}
     try:
         values = json.loads(path.read_text())
+    except OSError as error:
+        remedy = "make it a file that this user may read, or name another by secrets_file"
+        raise ValueError(f"{path} cannot be read ({error.strerror}): {remedy}") from error
     except ValueError:
         values = None
     if not isinstance(values, dict) or not all(isinstance(value, str) and value for value in values.values()):

@@ -139,6 +139,8 @@ def _hint(path: str) -> str:
         return "; the base URL of Anthropic's clients ends before /v1"
     if path.endswith(("/completions", "/responses", "/models")) and "/v1/" not in path:
         return "; the base URL of OpenAI's clients ends in /v1"
+    if path.startswith("/v1/"):
+        return "; the routes of the control plane have no /v1"
     return ""
 
 

@@ -30,7 +30,7 @@ class ServeSettings(Settings):
     @classmethod
     def _at_least_one(cls, value: tuple[EngineSettings, ...], info: ValidationInfo) -> tuple[EngineSettings, ...]:
         if not value and not info.data.get("cassette"):
-            raise ValueError("name at least one")
+            raise ValueError("name at least one, by --engines URL, or in rollpin.toml")
         return value
 
 

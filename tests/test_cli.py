@@ -170,6 +170,13 @@ def test_a_list_is_narrowed_and_says_when_there_is_more(proxy: ServedProxy) -> N
     assert "there are more" in cut
 
 
+def test_a_list_of_nothing_says_so(proxy: ServedProxy) -> None:
+    """Instead of a head without a table."""
+    told = run("rollouts", "list", "--group", "nope", "--url", proxy.url, "--token", READER)
+
+    assert told == (0, "no such rollout: narrow less\n", "")
+
+
 def test_a_rollout_is_shown_with_its_counts_and_health(proxy: ServedProxy) -> None:
     """All that one asks when a number looks odd."""
     _, text, _ = run("rollouts", "show", "task-1-a1", "--url", proxy.url, "--token", READER)
@@ -213,8 +220,38 @@ def test_address_and_token_are_those_of_the_settings(
     by_variable = run("rollouts", "list")
 
     assert (without[0], by_file[0], by_variable[0]) == (1, 0, 1)
-    assert "no token" in without[2]
+    assert without[2].startswith("rollpin: no token: there is no rollpin.secrets.json here; give --token or")
     assert "neither" in by_variable[2]
+
+
+@pytest.mark.parametrize("kept", [None, "{", "[]", "{}"])
+def test_a_secrets_file_of_no_use_is_told(kept: str | None, tmp_path: Path) -> None:
+    """As what it is, to whoever looks for a token in it; None stands for a folder."""
+    secrets = tmp_path / "rollpin.secrets.json"
+    secrets.mkdir() if kept is None else secrets.write_text(kept)
+    status, _, told = run("rollouts", "list")
+
+    why = "cannot be read (Is a directory)" if kept is None else "holds none"
+    remedy = "give --token or ROLLPIN_READ_TOKEN, or run this where the proxy's is"
+    assert (status, told) == (1, f"rollpin: no token: rollpin.secrets.json {why}; {remedy}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "below", "words"),
+    [
+        (("replay", "--group", "nope"), "", "no rollout is in this run and group"),
+        (("rollouts", "list"), "/v1", "the routes of the control plane have no /v1"),
+    ],
+    ids=["a group", "a url"],
+)
+def test_what_leads_nowhere_is_told_with_what_to_do(
+    proxy: ServedProxy, arguments: tuple[str, ...], below: str, words: str
+) -> None:
+    """Not as a run over nothing, nor as a route that there is."""
+    status, out, err = run(*arguments, "--url", proxy.url + below, "--token", ADMIN)
+
+    assert (status, out, len(err.splitlines())) == (1, "", 1)
+    assert words in err
 
 
 def test_a_control_socket_is_found_by_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +290,9 @@ def test_a_proxy_that_is_not_there_is_one_line() -> None:
 
     for status, _, err in (absent, unsendable):
         assert (status, len(err.splitlines())) == (1, 1)
-        assert err.startswith(f"rollpin: no answer from {NO_ENGINE}")
+        assert err.startswith(f"rollpin: no answer from {NO_ENGINE}: ")
+        assert "[Errno" not in err
+        assert err.endswith("; start `rollpin serve`, or name it by --url\n")
 
 
 @pytest.mark.parametrize(

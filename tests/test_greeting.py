@@ -89,6 +89,22 @@ def test_a_program_is_told_the_same_in_one_event(tmp_path: Path) -> None:
     assert {"base_url", "control", "secrets", "next", "pages"} <= set(events[-1])
 
 
+def test_a_start_that_fails_is_a_sentence_on_a_terminal(tmp_path: Path) -> None:
+    """Without the log's columns, and with what to do."""
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "proxy", "serve", "--engines", NO_ENGINE, "--store", "sqlite:///no/folder.db"]
+    paths = {"PYTHONPATH": str(Path.cwd())}
+    with os.fdopen(ours) as screen:
+        done = subprocess.run(command, cwd=tmp_path, stderr=theirs, env={**os.environ, **paths}, check=False)
+        os.write(theirs, b"\nend\n")
+        os.close(theirs)
+        told = " ".join(" ".join(lines_until(screen, "end")).split())
+
+    assert done.returncode == 2
+    assert "rollpin: cannot start: store no/folder.db: No such file or directory" in told
+    assert told.endswith("make its folder one that this user may write to, or name another store end")
+
+
 @pytest.mark.parametrize("waiting_for", [(), ("engine-0 http://127.0.0.1:1: " + "words " * 20,)])
 def test_the_page_stays_within_80_columns(waiting_for: tuple[str, ...]) -> None:
     """However long the reason."""

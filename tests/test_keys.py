@@ -119,6 +119,14 @@ def test_a_strange_file_stops_the_start(tmp_path: Path, text: str) -> None:
     assert (tmp_path / "secrets.json").read_text() == text
 
 
+def test_a_secrets_file_that_cannot_be_read_is_told_with_what_to_do(tmp_path: Path) -> None:
+    """A folder in its place, say, as a mount of a file that is missing makes it."""
+    (tmp_path / "secrets.json").mkdir()
+
+    with pytest.raises(ValueError, match=r"secrets\.json cannot be read \(Is a directory\): make it a file that"):
+        load_keys(Settings(secrets_file=tmp_path / "secrets.json"))
+
+
 def test_equal_tokens_stop_the_start(tmp_path: Path) -> None:
     """Also when one is set and the other was minted before."""
     (tmp_path / "secrets.json").write_text(json.dumps({"read_token": "the-very-same-token"}))

@@ -208,7 +208,7 @@ def test_all_faults_are_told_at_once() -> None:
 
 def test_without_an_engine_nothing_can_be_served() -> None:
     """But commands that only read need none."""
-    assert wrong() == ("engines: name at least one",)
+    assert wrong() == ("engines: name at least one, by --engines URL, or in rollpin.toml",)
     assert load_settings(to_serve=False).engines == ()
 
 

@@ -1,6 +1,7 @@
 """The control plane of a running proxy, as commands ask it: found by flags, else by the settings."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,7 +67,9 @@ class Control:
         try:
             yield
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError) as error:
-            end(f"no answer from {self.socket or self.url}: {error}")
+            end(
+                f"no answer from {self.socket or self.url}: {_cause(error)}; start `rollpin serve`, or name it by --url"
+            )
 
     def _address(self, path: str) -> str:
         return self.url.rstrip("/") + path
@@ -79,9 +82,9 @@ class Control:
         try:
             document = answer.json()
         except ValueError:
-            end(f"{self.url} does not answer as Rollpin does (status {answer.status_code})")
+            end(f"{self.url} does not answer as Rollpin does (status {answer.status_code}); name it by --url")
         if answer.status_code == httpx.codes.UNAUTHORIZED:
-            end(f"{self.socket or self.url}: {_told(document)}; give its token, or stand beside its secrets file")
+            end(f"{self.socket or self.url}: {_told(document)}; give --token, or run this where its secrets file is")
         if answer.status_code != httpx.codes.OK or not isinstance(document, dict):
             end(_told(document))
         return document
@@ -104,7 +107,12 @@ def _told(document: Any) -> str:
     match document:
         case {"error": {"message": str(message)}}:
             return message
-    return f"not an answer of Rollpin: {str(document)[:200]}"
+    return f"not an answer of Rollpin: {str(document)[:200]}; --url names its control plane"
+
+
+def _cause(error: Exception) -> str:
+    """Why, without a system's number for it."""
+    return re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
 
 
 def _control_url(settings: Settings) -> str:
@@ -123,6 +131,13 @@ def _kept_token(settings: Settings, right: Right) -> str:
             return secret.get_secret_value()
     try:
         return str(json.loads(settings.secrets_file.read_text())[f"{right}_token"])
-    except (OSError, ValueError, KeyError, TypeError):
-        variable = f"ROLLPIN_{right.upper()}_TOKEN"
-        end(f"no token: give --token or {variable}, or stand beside {settings.secrets_file}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        remedy = f"give --token or ROLLPIN_{right.upper()}_TOKEN, or run this where the proxy's is"
+        end(f"no token: {_why_none(settings.secrets_file, error)}; {remedy}")
+
+
+def _why_none(secrets: Path, error: Exception) -> str:
+    """What keeps a token from being read out of the secrets file."""
+    if isinstance(error, FileNotFoundError):
+        return f"there is no {secrets} here"
+    return f"{secrets} cannot be read ({error.strerror})" if isinstance(error, OSError) else f"{secrets} holds none"

@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import typer
 
+from proxy.screen import say
 from proxy.settings import Settings
 from proxy.settings_sources import WrongSettings, load_settings
 
@@ -14,7 +15,7 @@ NO_ANSWER = 1
 
 def end(reason: str, status: int = NO_ANSWER) -> NoReturn:
     """Say why, and stop."""
-    typer.echo(f"rollpin: {reason}", err=True)
+    say(reason)
     raise typer.Exit(status)
 
 
@@ -24,5 +25,5 @@ def settings_or_end(flags: list[str], config: Path | None, *, to_serve: bool) ->
         return load_settings(flags, config, to_serve=to_serve)
     except WrongSettings as error:
         for fault in error.faults:
-            typer.echo(f"rollpin: {fault}", err=True)
+            say(fault)
         raise typer.Exit(WRONG_SETTINGS) from None

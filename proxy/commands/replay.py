@@ -73,6 +73,8 @@ def chosen(
     if call and len(rollouts or ()) != 1:
         end("--call: name the one rollout that they belong to", WRONG_SETTINGS)
     names = rollouts or [one["rollout_id"] for one in _listed(control, {"run": run, "group": group})]
+    if not names:
+        end("no rollout is in this run and group: `rollpin rollouts list` tells which there are")
     return [control.ask(f"/rollouts/{quote(name, safe='')}") for name in names]
 
 

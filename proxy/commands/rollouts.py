@@ -47,6 +47,12 @@ def list_rollouts(
     for rollout in page["rollouts"]:
         table.add_row(*_cells(rollout))
     console = Console()
+    if not page["rollouts"]:
+        is_narrowed = run or group or state
+        console.print(
+            "no such rollout: narrow less" if is_narrowed else "no rollout: a trainer opens them, POST /rollouts"
+        )
+        return
     console.print(table)
     if page["cursor"]:
         console.print("there are more: raise --limit, or narrow by --run, --group, --state")

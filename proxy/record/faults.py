@@ -44,5 +44,8 @@ def is_store_fault(error: BaseException) -> bool:
 
 def store_down(error: BaseException, path: Path) -> StoreDown:
     """The error as callers see it, with its cause."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError):
+        remedy = "make its folder one that this user may write to, or name another store"
+        return StoreDown(f"store {path}: {error.strerror} ({error.filename}); {remedy}")
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     return StoreDown(f"store {path}: {error} ({name})")

@@ -40,7 +40,8 @@ class FileLock:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
             raise StoreInUse(
-                f"store {self._store} is in use by process {holder}: use one process per SQLite file"
+                f"store {self._store} is in use by process {holder}: use one process per SQLite file, "
+                "so stop that one or name another store"
             ) from None
         except OSError:
             os.close(descriptor)

@@ -27,7 +27,7 @@ class SqliteReading(StoreReading):
 
     def _check(self) -> None:
         if not self._path.exists():
-            raise StoreDown(f"store {self._path}: no such file")
+            raise StoreDown(f"store {self._path}: no such file; name the store that is meant by `store`")
         with closing(connect_reading(self._path)) as connection:
             if missing(connection, read_migrations()):
                 raise StoreUnreadable(f"store {self._path} is of an older version: start `rollpin serve` on it once")

@@ -154,9 +154,10 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind((host, port))
-    except OSError:
+    except OSError as error:
         listener.close()
-        raise
+        remedy = "stop what listens there, or choose another --port"
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}; {remedy}") from error
     listener.listen(2048)
     return listener
 

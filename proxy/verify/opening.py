@@ -44,7 +44,7 @@ def opened_postgres(url: str) -> Iterator[Connection]:
 @contextmanager
 def opened_file(path: Path, *, beside: bool) -> Iterator[Connection]:
     if not path.is_file():
-        raise StoreDown(f"store {path}: no such file")
+        raise StoreDown(f"store {path}: no such file; name that of a store, or run this where its rollpin.toml is")
     check_links(path)
     with ExitStack() as held:
         is_ours = not beside and _held_back(path, held)
@@ -68,7 +68,7 @@ def _held_back(path: Path, held: ExitStack) -> bool:
         try:
             taken.take()
         except StoreInUse as error:
-            raise StoreInUse(f"{error.message}; stop it, or look at the store as it runs with --read-only") from error
+            raise StoreInUse(f"{error.message}, or look at this one as it runs with --read-only") from error
         except OSError:
             return not has_log(path)
         held.callback(taken.release)
@@ -86,10 +86,10 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     try:
         behind = missing(connection, read_migrations())
     except sqlite3.DatabaseError as error:
-        raise StoreUnreadable(f"{path} is no store: {error}") from error
+        raise StoreUnreadable(f"{path} is no store: {error}; name the file of one") from error
     known = connection.execute("select 1 from sqlite_schema where name = 'schema_migrations'").fetchone()
     if known is None:
-        raise StoreUnreadable(f"{path} is no store of Rollpin's: it has no list of migrations")
+        raise StoreUnreadable(f"{path} is no store of Rollpin's: it has no list of migrations; name the file of one")
     if behind:
         names = ", ".join(step.name for step in behind)
         raise StoreUnreadable(

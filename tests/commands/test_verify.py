@@ -74,7 +74,8 @@ def test_what_cannot_be_looked_at_is_one_line_and_status_2(tmp_path: Path, run: 
     done = run("verify", "nothing.db")
 
     assert (done.status, done.out) == (2, "")
-    assert done.err == "rollpin: store nothing.db: no such file\n"
+    assert done.err.startswith("rollpin: store nothing.db: no such file; name that of a store")
+    assert done.err.count("\n") == 1
 
 
 def test_a_store_in_use_says_how_to_look_all_the_same(tmp_path: Path, run: Run) -> None:

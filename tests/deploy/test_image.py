@@ -173,7 +173,10 @@ def test_without_an_engine_it_says_so_and_does_not_start(image: Image) -> None:
     """One line, exit status 2."""
     done = image.run(rollpin(image))
 
-    assert (done.returncode, done.stderr) == (2, "rollpin: engines: name at least one\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "rollpin: engines: name at least one, by --engines URL, or in rollpin.toml\n",
+    )
 
 
 def test_it_serves_is_found_healthy_and_stops_on_sigterm(image: Image) -> None:
