@@ -27,6 +27,8 @@ from proxy.wiring import Wiring, wire
 RENEWALS_PER_LEASE = 4
 # How soon a profile that another process was told of holds here.
 PROFILES_EVERY_S = 1.0
+# A store that is away keeps the end waiting for no longer, for notes on deliveries that nobody else waits for.
+LAST_NOTES_S = 2.0
 # Exit status of a start that the settings, the store or an engine forbid.
 CANNOT_START = 2
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -59,6 +61,7 @@ async def running_parts(wiring: Wiring) -> AsyncIterator[None]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await wiring.upstream.aclose()
+        await wiring.deliveries.settle(LAST_NOTES_S)
         with contextlib.suppress(StoreDown):
             await wiring.store.leave(wiring.owner)
         await wiring.store.close()

@@ -105,7 +105,7 @@ async def claimed_reply(drawn: Drawn, decision: Decision, admission: Admission, 
     try:
         return await earlier_reply(drawn, decision, admission, wiring)
     except ProxyError:
-        await wiring.store.deliver(Delivery(drawn.delivery_id, clock.now(), "error_told", 0))
+        await wiring.deliveries.note(Delivery(drawn.delivery_id, clock.now(), "error_told", 0))
         raise
 
 

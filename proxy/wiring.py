@@ -9,6 +9,7 @@ import structlog
 from proxy import clock
 from proxy.cassette.stage import ScratchStore, Shelf
 from proxy.cassette.tape import Tape, open_tape
+from proxy.deliveries import Deliveries
 from proxy.engine.gate import Gates
 from proxy.engine.pool import Pool
 from proxy.engine.upstream import Upstream
@@ -50,6 +51,7 @@ class Wiring:
     """The port that harnesses reach, known once it is bound."""
     pauses: Pauses
     presence: Presence
+    deliveries: Deliveries
     weights: WeightWatch
     control_at: str = ""
     """URL of the control plane, or the path of its socket, known once it is bound."""
@@ -124,6 +126,7 @@ async def wire(settings: Settings) -> Wiring:
         owner=owner,
         data_port=settings.port,
         pauses=pauses,
+        deliveries=Deliveries(store),
         presence=Presence(store, owner, timeouts.lease_s, pauses),
         weights=weights,
         aside=asyncio.Semaphore(settings.replays_at_once),

@@ -7,24 +7,21 @@ import asyncio
 import json
 from dataclasses import dataclass
 
-import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from proxy import clock
 from proxy.api.forms import ErrorForm
 from proxy.api.view import View
-from proxy.errors import ProxyError, StoreDown
+from proxy.deliveries import Deliveries
+from proxy.errors import ProxyError
 from proxy.model import Delivery, DeliveryOutcome
-from proxy.record.store import Store
 from proxy.turn import Served
 
 CALL_ID_HEADER = "x-rollpin-call-id"
 # OpenAI's clients show it in their errors; Qwen Code asks again after an error in mid-stream only where it is there.
 REQUEST_ID_HEADER = "x-request-id"
 BLANK = b" "
-
-log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -49,7 +46,7 @@ class DeliveryResponse(Response):
         stream: bool,
         hold: bool,
         patience_s: float | None,
-        store: Store,
+        deliveries: Deliveries,
     ) -> None:
         self._running = served.running
         self._delivery_id = served.delivery_id
@@ -58,7 +55,7 @@ class DeliveryResponse(Response):
         self._stream = stream
         self._hold = hold
         self._patience_s = patience_s
-        self._store = store
+        self._deliveries = deliveries
         self.background = None
         self.status_code = 200
 
@@ -170,11 +167,7 @@ class DeliveryResponse(Response):
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _write_down(self, sent: Sent) -> None:
-        delivery = Delivery(self._delivery_id, clock.now(), sent.outcome, sent.events)
-        try:
-            await self._store.deliver(delivery)
-        except StoreDown as error:
-            log.warning("a delivery was not noted", delivery_id=self._delivery_id, reason=error.message)
+        await self._deliveries.note(Delivery(self._delivery_id, clock.now(), sent.outcome, sent.events))
 
 
 async def _client_leaves(receive: Receive) -> None:

@@ -106,7 +106,7 @@ async def model_call(request: Request, api: ClientApi) -> Response:
         stream=ask.stream,
         hold=wiring.settings.hold_streams,
         patience_s=patience(ask.stream, wiring.settings),
-        store=wiring.store,
+        deliveries=wiring.deliveries,
     )
 
 

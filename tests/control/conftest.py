@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from proxy.deliveries import Deliveries
 from proxy.engine.pool import Pool
 from proxy.engine.upstream import Upstream
 from proxy.keys import Keys
@@ -87,6 +88,7 @@ async def control(tmp_path: Path, changes: dict[str, Any]) -> AsyncIterator[Cont
         owner="px_test",
         data_port=8081,
         pauses=pauses,
+        deliveries=Deliveries(store),
         presence=Presence(store, "px_test", 60, pauses),
         weights=WeightWatch(store, upstream, "salt"),
     )
