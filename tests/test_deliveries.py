@@ -1,6 +1,5 @@
 """Notes of how deliveries ended: what a client got is on record, also where the store was away at that moment."""
 
-
 import pytest
 
 from proxy import deliveries
