@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proxy.sim.schemas import filled, takes
+from proxy.sim.schemas import filled, knows, takes
 from proxy.sim.script import Say, ToolSay
 from proxy.sim.template import Json
 
@@ -158,7 +158,10 @@ def _number(text: str) -> int | float:
 
 
 def _call(call: ToolCall, tools: Sequence[Json], facts: Mapping[str, Any]) -> ToolSay:
-    """The call as the model prints it: a tool that takes the arguments, else made-up arguments for the first."""
+    """The call as the model prints it: of a tool that takes the arguments, else of one that needs more beside them.
+
+    Where there is neither, the first tool gets those that it knows; what is missing is made up.
+    """
     sets = [one for written in call.arguments if (one := _placed(written, facts)) is not None]
     named = [tool for tool in tools if call.tool in (None, _name(tool))]
     for arguments in sets:
@@ -167,6 +170,10 @@ def _call(call: ToolCall, tools: Sequence[Json], facts: Mapping[str, Any]) -> To
                 return ToolSay(_name(tool), _dumped(arguments))
     if call.tool is not None and named and sets:
         return ToolSay(call.tool, _dumped(sets[0]))
+    for arguments in filter(None, sets):
+        for tool in named:
+            if knows(tool, arguments):
+                return ToolSay(_name(tool), _dumped(filled(tool, arguments)))
     tool = (named or tools)[0]
     given = {name: value for one in reversed(sets) for name, value in one.items()}
     return ToolSay(_name(tool), _dumped(filled(tool, given)))

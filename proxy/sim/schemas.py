@@ -38,10 +38,15 @@ def parameters(tool: Json) -> Json:
 
 def takes(tool: Json, arguments: Json) -> bool:
     """All that the tool needs is there, and nothing it doesn't know or of another type."""
+    return set(parameters(tool).get("required") or ()) <= set(arguments) and knows(tool, arguments)
+
+
+def knows(tool: Json, arguments: Json) -> bool:
+    """Nothing is there that the tool doesn't know or of another type; it may need more."""
     schema = parameters(tool)
     known = schema.get("properties") or {}
     is_open = not known and schema.get("additionalProperties") is not False
-    return set(schema.get("required") or ()) <= set(arguments) and all(
+    return all(
         is_open or (name in known and _is_of(_resolved(known[name], schema), value))
         for name, value in arguments.items()
     )

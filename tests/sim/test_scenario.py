@@ -23,6 +23,7 @@ BY_TEXT = tool("calc", expression="string")
 BY_PARTS = tool("sum", a="number", b="number", operator="string")
 TWO_NUMBERS = tool("multiply", a="number", b="number")
 SHELL = tool("bash", command="string")
+SHELL_THAT_ASKS_WHY = tool("run", command="string", description="string")
 
 
 def after(*results: str) -> list[Json]:
@@ -45,10 +46,14 @@ def called(name: str, *tools: Json, **body: Any) -> ToolSay:
         ([TWO_NUMBERS], "multiply", {"a": 12, "b": 7.5}),
         ([SEARCH, SHELL], "bash", {"command": "echo $((12 * 7.5))"}),
         ([SEARCH], "search", {"query": "hello"}),
+        ([SEARCH, SHELL_THAT_ASKS_WHY], "run", {"command": "echo $((12 * 7.5))", "description": "hello"}),
+        ([SEARCH, SHELL_THAT_ASKS_WHY, SHELL], "bash", {"command": "echo $((12 * 7.5))"}),
+        ([SEARCH, tool("exec", cmd="string")], "exec", {"cmd": "echo $((12 * 7.5))"}),
+        ([SEARCH, tool("shell", command="array")], "shell", {"command": ["sh", "-c", "echo $((12 * 7.5))"]}),
     ],
 )
 def test_the_calculator_finds_a_tool_that_fits(tools: list[Json], name: str, arguments: Json) -> None:
-    """By its schema; where none does, the first one gets made-up arguments."""
+    """By its schema, a shell too, however it is told; where none does, the first one gets made-up arguments."""
     call = called("calculator", *tools)
 
     assert (call.name, json.loads(call.arguments)) == (name, arguments)
