@@ -82,13 +82,19 @@ def _check_numbers(book: Book) -> Iterator[Fault]:
     if [row["seq"] for row in book.rows] != list(range(len(book.rows))):
         calls, last = counted(len(book.rows), "call"), len(book.rows) - 1
         yield book.fault("numbers", f"{calls}, not numbered 0 to {last}: one is missing")
-    draws = defaultdict[tuple[str, int], list[int]](list)
+    draws = defaultdict[str, defaultdict[int, list[int]]](lambda: defaultdict(list))
     for row in book.rows:
-        draws[row["context"], row["choice"]].append(row["occurrence"])
-    for (context, choice), numbers in draws.items():
+        draws[row["context"]][row["occurrence"]].append(row["choice"])
+    for context, sets in draws.items():
+        yield from _check_draws(book, context, sets)
+
+
+def _check_draws(book: Book, context: str, sets: Mapping[int, list[int]]) -> Iterator[Fault]:
+    """The occurrences on one conversation, and the choices of each: one request may ask for more than another."""
+    for what, numbers in (("occurrences", list(sets)), *((f"choices of occurrence {n}", sets[n]) for n in sorted(sets))):
         if sorted(numbers) != list(range(len(numbers))):
             told = ", ".join(map(str, sorted(numbers)))
-            yield book.fault("numbers", f"occurrences {told} of choice {choice} on {context}: one is missing or twice")
+            yield book.fault("numbers", f"{what} on {context} are {told}: one is missing or twice")
 
 
 def _check_deliveries(book: Book) -> Iterator[Fault]:

@@ -27,6 +27,8 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             said = one.post({"messages": messages, "max_tokens": 30}).json()["choices"][0]["message"]
             messages += [said, {"role": "user", "content": more}]
         one.chat("three", n=3, max_tokens=10)
+        one.chat("three", max_tokens=10)
+        one.chat("three", n=2, max_tokens=10)
         two.stream("add", tools=[TOOL], tool_choice="required")
         two.chat("again", max_tokens=9)
         two.chat("again", max_tokens=9)

@@ -27,7 +27,7 @@ def test_a_store_that_a_proxy_wrote_has_no_fault(store: Path) -> None:
     report = verified(store)
 
     assert report.faults == []
-    assert (report.rollouts, report.calls, report.unended, report.unseeded) == (3, 14, 0, 0)
+    assert (report.rollouts, report.calls, report.unended, report.unseeded) == (3, 17, 0, 0)
     assert report.tokens > 50
 
 
@@ -158,7 +158,7 @@ def test_seeds_of_records_without_a_run_seed_need_one(store: Path, harm: Harm) -
     """It is given, and then a wrong one is found out."""
     harm("update calls set document = json_remove(document, '$.seed.run_seed') where document is not null")
 
-    assert verified(store).unseeded == 14
+    assert verified(store).unseeded == 17
     assert verified(store, run_seed=7).faults == []
     assert {fault.check for fault in verified(store, run_seed=8).faults} == {"seeds"}
 
