@@ -66,7 +66,18 @@ def barrier(ask: Ask, sampled: SampledTurn, facts: EngineFacts) -> str | None:
         return "another_tokenizer"
     if facts.kind == "sglang" and facts.vocabulary is None:
         return "vocabulary_unknown"
+    if may_lack_tools(ask, sampled):
+        return "tools_hidden"
     return "continues_final_message" if ask.chat.get("continue_final_message") else None
+
+
+def may_lack_tools(ask: Ask, sampled: SampledTurn) -> bool:
+    """Whether the parent's prompt may tell of one tool where this request offers several.
+
+    SGLang shows the model the named tool alone where a choice names one (`_process_messages` of 0.5.23).
+    """
+    is_named = isinstance(sampled.tool_choice, dict) and sampled.engine_kind == "sglang"
+    return is_named and len(ask.chat.get("tools") or ()) > 1 and ask.chat.get("tool_choice") != sampled.tool_choice
 
 
 def turn_of(ask: Ask, told_from: int, sampled: SampledTurn, engine: EngineRef, habits: Habits) -> Turn:

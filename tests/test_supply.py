@@ -18,6 +18,7 @@ from proxy.supply import Template, barrier, ended_by_itself, exact_prefix, prove
 from tests import make
 from tests.echoes import STYLES, Style, as_it_came, without_reasoning
 from tests.fakes import FakeEngine, Say, ToolSay
+from tests.fakes.tokens import decode
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 
 TOOLS = [
@@ -216,6 +217,28 @@ def test_length_is_clamped_after_the_splice(kind: Kind, tmp_path: Path) -> None:
         assert answers[1].json()["error"]["code"] == "context_length_exceeded"
         assert call["prefix"]["supplied"]
         assert call["sampling"]["length"]["max_tokens"] == 300 - len(call["prompt_token_ids"])
+
+
+def test_a_prompt_that_tells_of_one_tool_is_not_gone_on_from_where_several_are_offered(
+    proxy: ServedProxy, engine: FakeEngine
+) -> None:
+    """SGLang hides the others where a choice names one; vLLM hides none, and there the sequence goes on."""
+    other = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
+    named = {"type": "function", "function": {"name": "bash"}}
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "Go."}], "tools": [*TOOLS, other]}
+    client = proxy.rollout()
+    reasons, told = [], []
+    for turn, choice in enumerate((named, named, "auto", "auto")):
+        engine.script(Say("", calls=(ToolSay("bash", '{"command": "ls"}'),)))
+        said = client.post({**body, "tool_choice": choice}).json()["choices"][0]["message"]
+        body["messages"] = [*body["messages"], said, *follow_up(said, turn)]
+        call = client.calls()[-1]
+        reasons.append(call["prefix"]["reason"])
+        told.append("search" in decode(call["prompt_token_ids"]))
+
+    hides = call["engine"]["kind"] == "sglang"
+    assert reasons == ["first_turn", "exact", "tools_hidden" if hides else "exact", "exact"]
+    assert told == [not hides, not hides, True, True]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from proxy.model.words import CallId, JsonObject
 
@@ -64,3 +64,5 @@ class SampledTurn:
     reasoning: str
     engine_kind: str
     fingerprint: str | None
+    tool_choice: Any = None
+    """As the engine was given it, where it bent the distribution."""

@@ -103,6 +103,7 @@ def read_sampled_turn(
         reasoning=document["engine_message"].get("reasoning") or "",
         engine_kind=document["engine"]["kind"],
         fingerprint=document["engine"].get("fingerprint"),
+        tool_choice=document["sampling"]["shaping"].get("tool_choice"),
     )
 
 

@@ -203,6 +203,10 @@ REASONS: tuple[Reason, ...] = (
             "SGLang does not tell its vocabulary, and an id outside of it would kill it",
             "see `GET /engines`, and the engine's version",
         ),
+        tools_hidden=(
+            "the parent's `tool_choice` named a tool, and SGLang then shows the model no other",
+            "let the harness name no tool, or offer that one alone",
+        ),
         id_out_of_vocabulary=(
             "an id is not one of the engine's",
             "serve one model, tokenizer and template on all engines of a pool",

@@ -91,7 +91,10 @@ def _check_numbers(book: Book) -> Iterator[Fault]:
 
 def _check_draws(book: Book, context: str, sets: Mapping[int, list[int]]) -> Iterator[Fault]:
     """The occurrences on one conversation, and the choices of each: one request may ask for more than another."""
-    for what, numbers in (("occurrences", list(sets)), *((f"choices of occurrence {n}", sets[n]) for n in sorted(sets))):
+    for what, numbers in (
+        ("occurrences", list(sets)),
+        *((f"choices of occurrence {n}", sets[n]) for n in sorted(sets)),
+    ):
         if sorted(numbers) != list(range(len(numbers))):
             told = ", ".join(map(str, sorted(numbers)))
             yield book.fault("numbers", f"{what} on {context} are {told}: one is missing or twice")

@@ -166,8 +166,18 @@ def rendered_ids(body: Json) -> tuple[int, ...]:
     """The ids of the messages, as chat and /tokenize make them."""
     prompt = Prompt(
         messages=tuple(body["messages"]),
-        tools=tuple(body.get("tools") or ()),
+        tools=shown_tools(body),
         thinking=asks.thinking(body),
         continue_final=bool(body.get("continue_final_message")),
     )
     return encode(render(prompt, HABITS))
+
+
+def shown_tools(body: Json) -> tuple[Json, ...]:
+    """The tools that the prompt tells of: none where none may be called, and the one that a choice names."""
+    tools, choice = tuple(body.get("tools") or ()), body.get("tool_choice")
+    if choice == "none":
+        return ()
+    if not isinstance(choice, dict):
+        return tools
+    return tuple(tool for tool in tools if tool["function"]["name"] == choice["function"]["name"])
