@@ -16,7 +16,7 @@ from proxy.commands.ending import WRONG_SETTINGS, end
 from proxy.commands.flags import AdminToken, AsLines, Url
 from proxy.commands.lines import indented
 from proxy.counted import counted
-from proxy.replay.verdict import summary_document
+from proxy.replay.verdict import REMEDIES, summary_document
 
 PAGE = 1000
 NOT_ALL_SAME = 1
@@ -125,6 +125,12 @@ def show(verdicts: Sequence[Json], summary: Json) -> None:
         console.print(f"\n… and {len(odd) - MOST_LINES} more: --json tells all", markup=False)
     if reasons := _reasons(verdicts):
         console.print(reasons)
+    told = [*(one["verdict"] for one in verdicts), *(reason for one in verdicts for reason in one["reasons"])]
+    for word, remedy in REMEDIES.items():
+        if word in told:
+            indented(console, f"{word}: {remedy}")
+    if reasons:
+        indented(console, "what each reason means: docs/replay.md, docs/records.md")
 
 
 def _rate(summary: Json) -> str:

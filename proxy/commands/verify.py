@@ -120,6 +120,8 @@ def _show_audit(console: Console, auditor: Auditor) -> None:
         console.print(f"  {auditor.mean_outside:.2%} of the probability lay outside the recorded candidates")
     for reason, count in auditor.left_out.most_common():
         console.print(f"  {counted(count, 'call')} not audited: {reason}")
+    if auditor.left_out:
+        console.print("  what each reason means: docs/verify.md")
 
 
 def _show_check(console: Console, check: str, faults: Sequence[Fault]) -> None:

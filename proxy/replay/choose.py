@@ -7,11 +7,10 @@ from typing import TypeAlias
 from proxy.engine.pool import Pool
 from proxy.model import EngineFacts, EngineRef, JsonObject
 from proxy.replay.remake import Take
+from proxy.replay.verdict import NO_SUCH_ENGINE
 
 Version: TypeAlias = str | None
 """A weight version; None where nobody told it."""
-
-NO_SUCH_ENGINE = "no_engine_like_it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ from proxy import metrics
 from proxy.engine.parts import WEIGHTS_CHANGED
 from proxy.errors import EngineFault
 from proxy.model import CallId, EngineFacts, EngineRef, JsonObject, Rollout
-from proxy.replay.choose import NO_SUCH_ENGINE, open_engines
+from proxy.replay.choose import open_engines
 from proxy.replay.mismatch import Mismatch, Rescore, incomparable, mismatch_of
 from proxy.replay.remake import has_media
 from proxy.replay.score import read_scores, room_needed, scores_of
 from proxy.replay.story import as_they_come, look_anew, recorded_calls
+from proxy.replay.verdict import NO_SUCH_ENGINE
 from proxy.wiring import Wiring
 
 

@@ -11,6 +11,13 @@ VERDICT_SCHEMA = "rollpin.verdict/1"
 VerdictWord = Literal["same", "diverged", "not_replayable", "weights_gone", "failed"]
 DivergenceKind = Literal["token", "ended", "went_on", "logprob"]
 VERDICT_WORDS: tuple[VerdictWord, ...] = ("same", "diverged", "not_replayable", "weights_gone", "failed")
+NO_SUCH_ENGINE = "no_engine_like_it"
+# What a reader can do about it; of every other reason docs/replay.md and docs/records.md tell the meaning.
+REMEDIES = {
+    NO_SUCH_ENGINE: "serve the kind, version, model and mode of the record's `engine`, and add it: POST /engines",
+    "weights_gone": "load the recorded weights into the engine and tell their version (POST /weights); until then only "
+    "`rollpin rescore` can be asked",
+}
 
 
 @dataclass(frozen=True, slots=True)

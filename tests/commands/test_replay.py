@@ -59,7 +59,22 @@ def test_what_differs_and_what_was_not_tried_are_told_and_end_with_status_1(
     assert done.out.splitlines()[0] == "3 calls: 1 same, 1 diverged, 1 not replayable"
     assert f"{calls[0]['call_id']}  diverged" in done.out
     assert "on record" in done.out
-    assert done.out.splitlines()[-1].split() == ["engine_error", "1"]
+    assert ["engine_error", "1"] in [line.split() for line in done.out.splitlines()]
+    assert done.out.endswith("what each reason means: docs/replay.md, docs/records.md\n")
+    assert all(len(line) <= 80 for line in done.out.splitlines())
+
+
+def test_a_call_that_no_engine_can_draw_is_told_with_what_to_do(
+    proxy: ServedProxy, engine: FakeEngine, run: Run
+) -> None:
+    """A reason in one word helps a script, not a person."""
+    played(proxy, "task")
+    proxy.control.delete("/engines/engine-0")
+    done = run("replay", "--group", "task", *where(proxy))
+
+    assert done.status == 1
+    assert ["no_engine_like_it", "2"] in [line.split() for line in done.out.splitlines()]
+    assert "no_engine_like_it: serve the kind, version, model and mode" in done.out
     assert all(len(line) <= 80 for line in done.out.splitlines())
 
 
