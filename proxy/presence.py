@@ -13,6 +13,7 @@ import structlog
 from proxy import clock
 from proxy.errors import StoreDown
 from proxy.pauses import Pauses
+from proxy.record.clocks import AGREE_S, tell_lead
 from proxy.record.store import Store
 
 STORE_PAUSE_S = 0.1
@@ -31,6 +32,8 @@ class Presence:
         self.joining = asyncio.Lock()
         self.lapses = 0
         """How often the process joined."""
+        self.clock_lead_s = 0.0
+        """How far this machine's clock was ahead of the store's for certain when they were compared last."""
 
     @property
     def is_shared(self) -> bool:
@@ -42,6 +45,12 @@ class Presence:
         now = clock.now()
         if not await self._store.prolong(self._owner, now + self._lease_s, now):
             self._part()
+
+    async def compare_clocks(self) -> None:
+        """Say aloud where this machine's clock and the store's do not agree. Raises StoreDown."""
+        self.clock_lead_s = await self._store.clock_lead_s()
+        if abs(self.clock_lead_s) > AGREE_S:
+            log.error("leases and pauses are told by clocks that do not agree", clock=tell_lead(self.clock_lead_s))
 
     async def join(self) -> None:
         """Be counted from now on; what was on its way until now is in doubt."""

@@ -145,6 +145,7 @@ async def stay_present(wiring: Wiring) -> None:
     """
     async with wiring.presence.joining:
         await wiring.presence.sign()
+        await wiring.presence.compare_clocks()
         if wiring.pauses.is_apart:
             await wiring.presence.join()
             # One that was told of the pause before has not been counted as told.

@@ -9,6 +9,7 @@ from proxy.control.edge import ControlRoute, Wired
 from proxy.control.profiles import fit_warnings
 from proxy.errors import BadAsk, StoreDown
 from proxy.model import JsonObject
+from proxy.record.clocks import APART_S, tell_lead
 from proxy.wiring import Wiring
 
 router = APIRouter(route_class=ControlRoute)
@@ -28,6 +29,7 @@ async def readyz(wiring: Wired) -> JSONResponse:
         "store": await store_fault(wiring),
         "engines": engines_fault(wiring),
         "profiles": profiles_fault(wiring),
+        "clock": clock_fault(wiring),
     }
     ready = not any(checks.values())
     document = {name: {"ok": fault is None, "message": fault} for name, fault in checks.items()}
@@ -56,6 +58,12 @@ def engines_fault(wiring: Wiring) -> str | None:
     if any(engine.is_open for engine in engines):
         return None
     return f"none of {len(engines)} engines is known to be well and open"
+
+
+def clock_fault(wiring: Wiring) -> str | None:
+    """Whether leases would be told wrongly here."""
+    lead = wiring.presence.clock_lead_s
+    return f"this machine's clock is {tell_lead(lead)}" if abs(lead) > APART_S else None
 
 
 def profiles_fault(wiring: Wiring) -> str | None:

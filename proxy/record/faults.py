@@ -35,6 +35,13 @@ class StoreUnreadable(ProxyError):
     code = "store_version"
 
 
+class ClocksApart(ProxyError):
+    """This machine's clock is so far from the store's that leases would be told wrongly."""
+
+    status = 503
+    code = "clocks_apart"
+
+
 def is_store_fault(error: BaseException) -> bool:
     """Whether the store failed, and not what one job asked of it."""
     if isinstance(error, sqlite3.Error):

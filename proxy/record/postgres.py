@@ -16,6 +16,7 @@ from proxy import clock
 from proxy.errors import StoreDown
 from proxy.model import Claimed, Reservation, Reserved
 from proxy.record import call_rows, weight_rows
+from proxy.record.clocks import read_lead_s, refuse_if_apart
 from proxy.record.database import Connection
 from proxy.record.faults import StoreUnreadable
 from proxy.record.migrations import missing_of, read_migrations, stamp
@@ -179,6 +180,9 @@ class PostgresStore(RowStore):
         await self._hold.end()
         await super().close()
 
+    async def clock_lead_s(self) -> float:
+        return await self._reader.read(read_lead_s)
+
     async def reserve(self, reservation: Reservation) -> Reserved | Claimed:
         return await self._writer.write(lambda db: _reserve(db, reservation), durable=False)
 
@@ -189,6 +193,7 @@ class PostgresStore(RowStore):
         """All steps or none, and one process at a time."""
         with closing(self._postgres.connect_writing()) as connection:
             _check_encoding(connection, self.name)
+            refuse_if_apart(connection)
             self._postgres.begin_writing(connection, synced=True)
             if steps := missing_of(applied_steps(connection), read_migrations("postgres")):
                 connection.execute(_LEDGER)

@@ -68,6 +68,10 @@ class SqliteStore(RowStore):
             raise StoreDown(f"store {self._path} was removed or replaced while in use")
         await super().ping()
 
+    async def clock_lead_s(self) -> float:
+        """There is one clock."""
+        return 0.0
+
     def _is_still_there(self) -> bool:
         """Whether the path still leads to the file that was opened; writing to a removed one would succeed in vain."""
         try:

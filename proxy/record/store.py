@@ -104,6 +104,9 @@ class Store(Protocol):
     async def ping(self) -> None:
         """Raise StoreDown unless a write would go through now."""
 
+    async def clock_lead_s(self) -> float:
+        """By how much this machine's clock is certainly ahead of the store's; below 0 where it is behind."""
+
     async def keep(self, name: str, value: str) -> str:
         """The value under `name`; the given one is stored first where there is none yet."""
 

@@ -20,7 +20,7 @@ async def test_a_proxy_with_a_store_and_an_engine_is_ready(control: Control) -> 
 
     assert answer.status_code == 200
     assert answer.json()["ready"] is True
-    assert set(answer.json()["checks"]) == {"store", "engines", "profiles"}
+    assert set(answer.json()["checks"]) == {"store", "engines", "profiles", "clock"}
 
 
 async def test_without_a_known_engine_it_is_not_ready_but_alive(control: Control) -> None:
@@ -60,6 +60,16 @@ async def test_a_profile_that_no_engine_may_serve_is_named(control: Control) -> 
 
     assert failing(ready.json()) == ["profiles"]
     assert "train, validation" in ready.json()["checks"]["profiles"]["message"]
+
+
+async def test_a_clock_that_is_far_from_the_stores_is_named(control: Control) -> None:
+    """Leases would be told wrongly, by which others are taken for dead."""
+    control.wiring.presence.clock_lead_s = -10.1
+
+    ready = await control.ask("GET", "/readyz", token=None)
+
+    assert (ready.status_code, failing(ready.json())) == (503, ["clock"])
+    assert ready.json()["checks"]["clock"]["message"] == "this machine's clock is 10.1 s behind the store's"
 
 
 async def test_metrics_are_in_the_form_of_prometheus(control: Control) -> None:
