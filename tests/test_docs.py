@@ -208,7 +208,7 @@ def rows_of(section: str) -> list[list[str]]:
 # --- errors and failures ----------------------------------------------------------------------------------------
 
 SOURCES = [path for path in (ROOT / "proxy").rglob("*.py") if "sim" not in path.relative_to(ROOT).parts]
-START_ERRORS = (faults.StoreInUse, faults.StoreLinked, faults.StoreUnreadable)
+START_ERRORS = (faults.ClocksApart, faults.StoreInUse, faults.StoreLinked, faults.StoreUnreadable)
 
 
 def every_kind_of(kind: type[ProxyError]) -> Iterator[type[ProxyError]]:
