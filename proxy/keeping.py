@@ -81,9 +81,11 @@ async def record_loss(calls: Sequence[Call], error: StoreDown, wiring: Wiring) -
         replace(call, outcome=loss_of(call.outcome, error), replayable=Replayable("no", ("store_unavailable",)))
         for call in calls
     ]
+    pause_s = FIRST_COMMIT_PAUSE_S
     with contextlib.suppress(RolloutClosed, TakenOver):
         while True:
-            await asyncio.sleep(LONGEST_COMMIT_PAUSE_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_COMMIT_PAUSE_S)
             with contextlib.suppress(StoreDown):
                 await wiring.store.record(lost)
                 return

@@ -36,10 +36,14 @@ def lots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_trust() -> Iterator[None]:
-    """One set of root certificates for all clients: httpx reads them for each, which takes longer than most tests."""
+    """One set of root certificates for all clients: httpx reads them for each, which takes longer than most tests.
+
+    The SDKs of OpenAI and Anthropic bring a second httpx.
+    """
     trust = httpx.create_ssl_context()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("httpx._transports.default.create_ssl_context", lambda **_: trust)
+        for library in ("httpx", "httpx2"):
+            patch.setattr(f"{library}._transports.default.create_ssl_context", lambda **_: trust)
         yield
 
 

@@ -305,8 +305,8 @@ def test_a_retry_of_what_could_not_be_kept_is_told_to_come_again(
         client, gate = proxy.rollout(), Gate(proxy)
         gate.refuses_records = True
         assert send(client).status_code == 503
-        gate.open()
         busy = send(client, headers=RETRY)
+        gate.open()
         lost = client.call()
 
         assert (busy.status_code, error_of(busy)["code"]) == (503, "store_unavailable")
