@@ -60,6 +60,10 @@ class Pair:
         httpx.post(f"{self.engine.url}/update_weight_version", json={"new_version": version}).raise_for_status()
         self.control(told_to, "POST", "/weights", {"version": version}).raise_for_status()
 
+    def drawn(self) -> list[Any]:
+        """What the engine was asked to draw."""
+        return [request for request in self.engine.requests if request.path == "/v1/chat/completions"]
+
     def control(self, which: int, method: str, path: str, body: Any = None) -> httpx.Response:
         return httpx.request(method, f"{self.urls[which]}{path}", json=body, headers=HEADERS, timeout=PATIENCE_S)
 
@@ -213,6 +217,29 @@ def test_a_process_that_stands_still_is_given_up(pair: Pair) -> None:
     assert (again.status_code, told.status_code) == (200, 503)
     assert again.json()["choices"][0]["message"] == call["message"]
     assert [failure["kind"] for failure in call["earlier_failures"]] == ["proxy_died"]
+
+
+@pytest.mark.parametrize("pair", [2], indirect=True, ids=["short-leases"])
+def test_what_a_process_drew_while_a_pause_was_granted_without_it_has_no_version(pair: Pair) -> None:
+    """It stood still with a reply on its way; it cannot know what the trainer did to the weights meanwhile."""
+    key = pair.rollout()
+    pair.load("step-1", told_to=1)
+    certain = ask(pair.base_url(0, "r"), key, user("before"))
+    asked_by_then = len(pair.drawn())
+    httpx.post(f"{pair.engine.url}/pause?mode=keep", json={}).raise_for_status()
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(ask, pair.base_url(0, "r"), key, user("hello"))
+        until(lambda: len(pair.drawn()) > asked_by_then)
+        os.kill(pair.processes[0].pid, signal.SIGSTOP)
+        paused = pair.control(1, "POST", "/pause", {"mode": "keep", "lease_s": 60})
+        pair.control(1, "POST", "/resume")
+        os.kill(pair.processes[0].pid, signal.SIGCONT)
+        doubtful = slow.result()
+    after = ask(pair.base_url(0, "r"), key, user("after"))
+    segments = [[(one["weight_version"], one["notes"]) for one in call["segments"]] for call in pair.calls()]
+
+    assert [answer.status_code for answer in (certain, paused, doubtful, after)] == [200] * 4
+    assert segments == [[("step-1", [])], [(None, ["presence_unproven"])], [("step-1", [])]]
 
 
 def test_what_trainers_say_to_one_reaches_the_other(pair: Pair) -> None:
