@@ -47,6 +47,7 @@ async def running_parts(wiring: Wiring) -> AsyncIterator[None]:
         await wiring.pool.look()
         await wiring.pool.prove()
         tasks.append(asyncio.create_task(wiring.pool.watch(), name="watch engines"))
+        tasks.append(asyncio.create_task(wiring.pool.vet(), name="vet engines"))
         await stay_present(wiring)
         tasks.append(asyncio.create_task(_keep_leases(wiring), name="keep leases"))
         tasks.append(asyncio.create_task(watch_samples(wiring), name="replay and rescore samples"))

@@ -45,6 +45,8 @@ def raw_engine(known: FakeEngine, answer: Callable[[socket.socket], None]) -> It
         with peer:
             asked = peer.makefile("rb")
             line = asked.readline().decode()
+            if not line:
+                return
             headers = dict(iter(lambda: asked.readline().decode().strip().lower().partition(": ")[::2], ("", "")))
             body = asked.read(int(headers.get("content-length", 0)))
             path = line.split(" ")[1]

@@ -2,7 +2,7 @@
 
 from proxy.check.bench import Bench, Seen
 from proxy.engine.answer import decoded_text, rendered_ids, told_error
-from proxy.engine.upstream import KEEPALIVE_EXPIRY_S
+from proxy.engine.connections import KEEPALIVE_EXPIRY_S
 from proxy.errors import EngineFault
 
 # Somewhat longer than the proxy itself keeps an idle connection.

@@ -33,6 +33,10 @@ MALFORMED_PROMPT: dict[EngineKind, tuple[JsonObject, str]] = {
 SMALLEST_ASK: JsonObject = {"messages": [{"role": "user", "content": "-"}], "max_tokens": 1}
 
 
+class AnotherKind(EngineUnready):
+    """What answers is no engine of the kind that is expected there."""
+
+
 class Look:
     """Questions to one engine."""
 
@@ -50,7 +54,7 @@ class Look:
         model = await self._served_model()
         found = _kind_of(model)
         if kind not in {"auto", found} and (kind, found) != ("nemo_rl", "vllm"):
-            raise EngineUnready(f"{self._url} was configured as {kind} but looks like {found}")
+            raise AnotherKind(f"{self._url} was configured as {kind} but looks like {found}")
         facts = await (self._sglang_facts(model) if found == "sglang" else self._vllm_facts(model))
         if kind == "nemo_rl":
             facts = replace(facts, kind=kind)
@@ -222,7 +226,7 @@ def _kind_of(model: JsonObject) -> EngineKind:
         return "vllm"
     if owner == "sglang":
         return "sglang"
-    raise EngineUnready(f"/v1/models is owned by {owner!r}: neither vLLM nor SGLang answers there")
+    raise AnotherKind(f"/v1/models is owned by {owner!r}: neither vLLM nor SGLang answers there")
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -8,16 +8,17 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
+from proxy import clock
 from proxy.engine.dialect import Dialect
 from proxy.engine.fit import check_fit
 from proxy.engine.gate import Gates
 from proxy.engine.homes import Candidate, Homes
 from proxy.engine.lab import Lab
-from proxy.engine.look import Look, is_same_server
+from proxy.engine.look import AnotherKind, Look, is_same_server
 from proxy.engine.nemo_rl import NemoRlDialect
 from proxy.engine.proof import prove
 from proxy.engine.sglang import SglangDialect
@@ -34,6 +35,8 @@ UNWELL_LOOK_S = 1.0
 WELL_LOOK_S = 10.0
 # A probe takes some fifty tokens; an engine that is paused or swamped may take them later.
 PROVE_S = 30.0
+# Between looks at an engine that did not answer while a reply waits for one.
+DOUBT_PAUSE_S = 0.1
 
 log = structlog.get_logger()
 
@@ -50,6 +53,10 @@ class Engine:
     """Why it gets no calls; None while it is well."""
     is_draining: bool = False
     """Whether it is to get no more calls, however well it is."""
+    vetted: int = 0
+    """How many connections had been opened to it when the last look began that found out who answers."""
+    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held during a look, so that whoever waits for one shares it."""
 
     @property
     def is_open(self) -> bool:
@@ -78,13 +85,15 @@ class Pool:
         prove_engines: bool = False,
     ) -> None:
         self._numbers = itertools.count()
-        self.engines = tuple(self._new(settings) for settings in engines)
         self._upstream = upstream
+        self._ever: dict[str, Engine] = {}
+        self.engines = tuple(self._new(settings) for settings in engines)
         self._gates = gates or Gates()
         self._require_replayable = require_replayable
         self._prove_engines = prove_engines
         self._proving: asyncio.Task[None] | None = None
         self._look_now = asyncio.Event()
+        self._doubt = asyncio.Event()
         self._homes = Homes(self._gates)
 
     async def add(self, settings: EngineSettings) -> Engine:
@@ -129,6 +138,14 @@ class Pool:
         finally:
             if self._proving is not None:
                 self._proving.cancel()
+
+    async def vet(self) -> None:
+        """Look at an engine as soon as a connection to it was opened, so that no reply has to wait for that."""
+        self._upstream.connections.on_opened = self._doubt.set
+        while True:
+            await self._doubt.wait()
+            self._doubt.clear()
+            await asyncio.gather(*(self._vet(engine) for engine in self.engines if engine.ref))
 
     async def _pause(self) -> None:
         """Until the next look is due."""
@@ -209,13 +226,43 @@ class Pool:
         """A call broke off: its engine may be gone, so look at once."""
         self._look_now.set()
 
+    async def confirm(self, ref: EngineRef, patience_s: float) -> None:
+        """Return once it is certain that an engine's reply came from the server that its plan knew.
+
+        It is where every connection to it was opened before a look that still found the same one: so it costs nothing
+        until another connection is opened. Raises EngineFault.
+        """
+        engine, give_up_at = self._ever[ref.name], clock.ticks() + patience_s
+        while self._is_doubtful(engine):
+            await self._vet(engine)
+            if not self._is_doubtful(engine):
+                break
+            if clock.ticks() + DOUBT_PAUSE_S > give_up_at:
+                raise _unconfirmed("it could not be asked who it is since a connection to it was opened")
+            await asyncio.sleep(DOUBT_PAUSE_S)
+        if engine.ref is None or not is_same_server(engine.ref.facts, ref.facts):
+            raise _unconfirmed("another one answers at its address now")
+
+    async def _vet(self, engine: Engine) -> None:
+        """Look at an engine, unless somebody else did while this waited for its turn."""
+        async with engine.looking:
+            if self._is_doubtful(engine):
+                async with self._upstream.apart() as apart:
+                    await self._look_over(apart, engine)
+
     def findings(self, profile: Profile) -> tuple[Finding, ...]:
         """What stands between a profile and each engine that is known."""
         refs = [engine.ref for engine in self.engines if engine.ref]
         return tuple(finding for ref in refs for finding in self._check(profile, ref))
 
     def _new(self, settings: EngineSettings) -> Engine:
-        return Engine(f"engine-{next(self._numbers)}", settings)
+        engine = Engine(f"engine-{next(self._numbers)}", settings)
+        self._ever[engine.name] = engine
+        return engine
+
+    def _is_doubtful(self, engine: Engine) -> bool:
+        """Whether a connection was opened to it since it was last found out who answers."""
+        return engine.vetted < self._upstream.connections.opened(engine.url)
 
     def _refusals(self, profile: Profile, ref: EngineRef) -> list[Finding]:
         return [finding for finding in self._check(profile, ref) if finding.severity == "refuse"]
@@ -227,10 +274,20 @@ class Pool:
 
     async def _look_at(self, engine: Engine) -> None:
         """Ask an engine who it is: it may have gone, come back, or become another one at the same address."""
-        known = engine.ref.facts if engine.ref else None
-        look = Look(self._upstream, engine.url, engine.api_key)
+        async with engine.looking, self._upstream.apart() as apart:
+            await self._look_over(apart, engine)
+
+    async def _look_over(self, upstream: Upstream, engine: Engine) -> None:
+        """The same over connections that lead to whoever answers now."""
+        known, opened = engine.ref.facts if engine.ref else None, self._upstream.connections.opened(engine.url)
+        look = Look(upstream, engine.url, engine.api_key)
         try:
             facts = await look.facts(engine.settings.kind, known)
+        except AnotherKind as error:
+            self._upstream.connections.leave()
+            _tell_problem(engine, error.message)
+            engine.ref = None
+            return
         except (EngineUnready, EngineFault) as error:
             # An engine that is paused or busy may leave questions about itself open, and is well all the same.
             if engine.problem is not None or not await look.alive():
@@ -244,8 +301,17 @@ class Pool:
             log.info("engine found", **told, version=facts.version, deterministic=facts.deterministic)
         elif known is not None and not is_same_server(facts, known):
             log.warning("engine changed", **told, version=facts.version, deterministic=facts.deterministic)
+        if known is not None and not is_same_server(facts, known):
+            # The old one may still be there, and be answering over connections that were opened to it.
+            self._upstream.connections.leave()
+        engine.vetted = opened
         engine.ref = EngineRef(engine.name, engine.url, facts, engine.api_key)
         engine.problem = None
+
+
+def _unconfirmed(why: str) -> EngineFault:
+    message = f"the reply may be another engine's than the one that is known: {why}"
+    return EngineFault("engine_unconfirmed", 503, message, retry_after_s=1)
 
 
 def _tell_problem(engine: Engine, problem: str) -> None:

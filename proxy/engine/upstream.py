@@ -5,33 +5,24 @@ matter here: a refused connection and a failed look-up surface as ConnectTimeout
 """
 
 import asyncio
-import functools
 import json
-import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from copy import copy
 from urllib.parse import urlsplit
 
 import aiohttp
 import httpx
-from httpx_aiohttp import AiohttpTransport
 
 from proxy.engine.answer import LONGEST_EXCERPT, Answer, parsed
+from proxy.engine.connections import Connections
 from proxy.engine.gate import Gates, Passage
 from proxy.engine.refusal import WIRE_ERRORS, cut, refused, stalled, unreached
 from proxy.engine.sse import read_data
 from proxy.errors import EngineFault
 from proxy.model import EngineRef, EngineRequest, JsonObject
 
-# Both engines' servers close idle connections after 5 s; reusing one at that moment is a spurious failure.
-KEEPALIVE_EXPIRY_S = 2.0
 STREAM_END = b"[DONE]"
-
-
-@functools.cache
-def _trust() -> ssl.SSLContext:
-    """Whose certificates are believed. Reading them takes longer than all the rest of a start, so it is done once."""
-    return httpx.create_ssl_context()
 
 
 class Events:
@@ -61,12 +52,17 @@ class Upstream:
         self._probe_timeout = httpx.Timeout(probe_s, connect=min(connect_s, probe_s))
         self._reply_bytes = reply_bytes
         self._silence_s = silence_s
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=KEEPALIVE_EXPIRY_S)
-        transport = AiohttpTransport(verify=_trust(), limits=limits)
-        self._client = httpx.AsyncClient(transport=transport, timeout=self._timeout)
+        self.connections = Connections(self._timeout)
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        await self.connections.aclose()
+
+    @asynccontextmanager
+    async def apart(self) -> AsyncIterator["Upstream"]:
+        """The same for the block, over new connections of its own: what leads to an engine now."""
+        async with aclosing(copy(self)) as other:
+            other.connections = Connections(self._timeout)
+            yield other
 
     async def question(
         self,
@@ -80,7 +76,7 @@ class Upstream:
         """GET, or POST where there is a body; raises EngineFault only when no answer came within the patience."""
         patience = self._probe_timeout if patience_s is None else httpx.Timeout(patience_s)
         try:
-            response = await self._client.request(
+            response = await self.connections.client.request(
                 "POST" if body is not None else "GET",
                 url + path,
                 content=_encode(body) if body is not None else None,
@@ -133,7 +129,7 @@ class Upstream:
 
     async def _send(self, engine: EngineRef, request: EngineRequest, tag: str) -> httpx.Response:
         """Open the reply; a connection that dies before its first byte is tried once more."""
-        built = self._client.build_request(
+        built = self.connections.client.build_request(
             "POST",
             engine.url + request.path,
             content=_encode(request.body),
@@ -141,9 +137,9 @@ class Upstream:
         )
         try:
             try:
-                return await self._client.send(built, stream=True)
+                return await self.connections.client.send(built, stream=True)
             except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError, aiohttp.ServerDisconnectedError):
-                return await self._client.send(built, stream=True)
+                return await self.connections.client.send(built, stream=True)
         except WIRE_ERRORS as error:
             raise unreached(error) from error
 

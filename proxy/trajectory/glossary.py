@@ -292,6 +292,10 @@ REASONS: tuple[Reason, ...] = (
         ),
         engine_unreachable=("no connection, or none in time", "see that the engine runs and its URL is right"),
         engine_cut=("the connection, or the stream, ended before the reply did", "see the engine's log for a crash"),
+        engine_unconfirmed=(
+            "another server may have answered than the one that the call was planned for",
+            "see the log for `engine changed`: an engine was replaced behind its URL",
+        ),
         engine_stalled=(
             "the engine fell silent for longer than its timeout",
             "see the engine's load, or raise `timeouts.silence_s`",
