@@ -175,6 +175,11 @@ class EngineFault(ProxyError):
             self.error_type = "invalid_request_error"
 
     @property
+    def in_full(self) -> str:
+        """With the detail: for the log, and for routes of the control plane."""
+        return f"{self.message}: {self.detail}" if self.detail else self.message
+
+    @property
     def may_retry(self) -> bool:
         return self._may_retry
 

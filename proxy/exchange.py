@@ -72,7 +72,7 @@ async def exchange_once(running: Running, plan: Plan, dialect: Dialect, wiring: 
             await wiring.pool.confirm(plan.engine, wiring.settings.timeouts.commit_wait_s)
     except EngineFault as fault:
         if fault.code == "engine_unreachable":
-            wiring.pool.suspect(plan.engine.name, fault.detail or fault.message)
+            wiring.pool.suspect(plan.engine.name, fault.in_full)
         elif fault.code == "engine_cut":
             wiring.pool.look_soon()
         outcome = failure_of(fault, asking.partial())

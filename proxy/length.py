@@ -53,7 +53,7 @@ async def measure_context(
     except EngineFault as fault:
         # The call itself will meet the same fault, and be recorded with it.
         if fault.code == "engine_unreachable":
-            wiring.pool.suspect(engine.name, fault.detail or fault.message)
+            wiring.pool.suspect(engine.name, fault.in_full)
         return None
     count = answer.body.get("count") if answer.status == 200 and isinstance(answer.body, dict) else None
     return context_left(count, engine) if isinstance(count, int) else None

@@ -292,7 +292,7 @@ def test_a_proxy_that_is_not_there_is_one_line() -> None:
         assert (status, len(err.splitlines())) == (1, 1)
         assert err.startswith(f"rollpin: no answer from {NO_ENGINE}: ")
         assert "[Errno" not in err
-        assert err.endswith("; start `rollpin serve`, or name it by --url\n")
+        assert err.endswith("; start `rollpin serve`, or name another by --url\n")
 
 
 @pytest.mark.parametrize(

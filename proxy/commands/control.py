@@ -67,9 +67,8 @@ class Control:
         try:
             yield
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError) as error:
-            end(
-                f"no answer from {self.socket or self.url}: {_cause(error)}; start `rollpin serve`, or name it by --url"
-            )
+            remedy = "start `rollpin serve`, or name another by --url"
+            end(f"no answer from {self.socket or self.url}: {_cause(error)}; {remedy}")
 
     def _address(self, path: str) -> str:
         return self.url.rstrip("/") + path
@@ -82,7 +81,7 @@ class Control:
         try:
             document = answer.json()
         except ValueError:
-            end(f"{self.url} does not answer as Rollpin does (status {answer.status_code}); name it by --url")
+            end(f"{self.url} does not answer as Rollpin does (status {answer.status_code}); name another by --url")
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             end(f"{self.socket or self.url}: {_told(document)}; give --token, or run this where its secrets file is")
         if answer.status_code != httpx.codes.OK or not isinstance(document, dict):

@@ -75,8 +75,7 @@ class Look:
         try:
             answer = await self._get("/v1/models")
         except EngineFault as fault:
-            why = f"{fault.message}: {fault.detail}" if fault.detail else fault.message
-            raise EngineUnready(f"{why}; start it, or mend its url") from fault
+            raise EngineUnready(f"{fault.in_full}; start it, or mend its url") from fault
         models = answer.body.get("data") if isinstance(answer.body, dict) else None
         served = models[0] if isinstance(models, list) and models else None
         if answer.status in {401, 403}:

@@ -1,12 +1,15 @@
 """What engines' refusals mean for the caller, whatever form they come in."""
 
+import errno
 import json
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 
 from proxy.engine.answer import Answer, told_error
-from proxy.engine.refusal import error_frame, refused
+from proxy.engine.refusal import error_frame, refused, unreached
 from tests.fakes.sglang.request import refuse as sglang_refuses
 from tests.fakes.vllm.request import refuse as vllm_refuses
 
@@ -107,3 +110,12 @@ def test_a_reply_with_choices_is_no_error_frame() -> None:
     """vLLM puts `error: null` into chunks."""
     assert error_frame({"choices": [{}], "error": None}) is None
     assert error_frame({"choices": [], "usage": {}}) is None
+
+
+def test_whoever_runs_the_proxy_is_told_the_cause_too() -> None:
+    """In the system's plain words; a harness reads the sentence alone."""
+    key = ConnectionKey("engine", 80, is_ssl=False, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None)
+    fault = unreached(aiohttp.ClientConnectorError(key, ConnectionRefusedError(errno.ECONNREFUSED, "call failed")))
+
+    assert fault.message == "the engine cannot be reached"
+    assert fault.in_full == "the engine cannot be reached: Connection refused"
