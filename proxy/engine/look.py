@@ -30,6 +30,8 @@ MALFORMED_PROMPT: dict[EngineKind, tuple[JsonObject, str]] = {
     "sglang": ({"input_ids": "none"}, "input_ids"),
     "nemo_rl": ({PREFIX_FIELD: "none"}, PREFIX_FIELD),
 }
+# An engine that is busy, or a gateway whose engine is away.
+PUT_OFF = frozenset({429, 502, 503, 504})
 SMALLEST_ASK: JsonObject = {"messages": [{"role": "user", "content": "-"}], "max_tokens": 1}
 
 
@@ -67,13 +69,13 @@ class Look:
     async def alive(self) -> bool:
         """Whether the engine's HTTP server answers; nothing is generated, and no scheduler is asked."""
         try:
-            return (await self._get("/v1/models")).status == 200
+            return (await self._question("/v1/models", None)).status == 200
         except EngineFault:
             return False
 
     async def _served_model(self) -> JsonObject:
         try:
-            answer = await self._get("/v1/models")
+            answer = await self._question("/v1/models", None)
         except EngineFault as fault:
             raise EngineUnready(f"{fault.in_full}; start it, or mend its url") from fault
         models = answer.body.get("data") if isinstance(answer.body, dict) else None
@@ -144,7 +146,7 @@ class Look:
         """What it makes of the battery on whatever day; None where it does not render on request."""
         renders: list[tuple[int, ...] | None] = []
         for conversation in BATTERY:
-            answer = await self._question("/tokenize", {"model": facts.model} | conversation)
+            answer = self._answered(await self._question("/tokenize", {"model": facts.model} | conversation))
             ids = rendered_ids(answer)
             if ids is None and answer.status != 400:
                 return None
@@ -190,7 +192,13 @@ class Look:
         return await self._question(CHAT_PATH, SMALLEST_ASK | {"model": facts.model, "temperature": 1} | bias | more)
 
     async def _get(self, path: str) -> Answer:
-        return await self._question(path, None)
+        return self._answered(await self._question(path, None))
+
+    def _answered(self, answer: Answer) -> Answer:
+        """An answer that tells something; one that puts off tells of no other engine."""
+        if answer.status in PUT_OFF:
+            raise EngineUnready(f"{self._url} answered {answer.status} when it was asked who it is")
+        return answer
 
     async def _question(self, path: str, body: JsonObject | None) -> Answer:
         return await self._upstream.question(self._url, path, body, api_key=self._api_key)

@@ -209,3 +209,11 @@ async def test_a_pool_finds_its_engines_and_loses_the_dead(upstream: Upstream) -
 
     assert pool.engines[0].problem is not None
     assert pool.engines[0].ref is not None
+
+
+@pytest.mark.parametrize("put_off", ["/version", "/server_info", "/tokenize"])
+async def test_an_engine_too_busy_to_tell_is_not_taken_for_another(upstream: Upstream, put_off: str) -> None:
+    """A fingerprint or a mode that could not be had is none that changed."""
+    told = {"/v1/models": (200, b'{"data": [{"id": "tiny", "owned_by": "vllm"}]}')}
+    with stub({**told, put_off: (503, b"{}")}) as url, pytest.raises(EngineUnready, match="answered 503"):
+        await Look(upstream, url, None).facts("auto")
