@@ -72,6 +72,16 @@ def unreached(error: WireError) -> EngineFault:
     return EngineFault("engine_unreachable", 502, "the engine cannot be reached", detail=_cause(error))
 
 
+def died_before_reply(error: WireError) -> bool:
+    """Whether there was a connection, and it ended before any answer: often one that the engine had let idle too long.
+
+    The transport calls most of aiohttp's errors a ConnectTimeout; what happened is told by the cause.
+    """
+    cause = error.__cause__ or error
+    is_lost = isinstance(cause, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
+    return is_lost and not isinstance(cause, aiohttp.ClientConnectorError)
+
+
 def stalled() -> EngineFault:
     return EngineFault("engine_stalled", 504, "the engine fell silent in the middle of its reply")
 

@@ -9,10 +9,10 @@ serve its checks. An id outside the vocabulary would kill the server.
 from collections.abc import Sequence
 from typing import Any
 
-from proxy import clock
 from proxy.engine.completions import COMPLETIONS_PATH, completion_body
 from proxy.engine.dialect import CHAT_PATH, common_body, render_body, tool_choice
 from proxy.engine.fold import Arrived, Candidates
+from proxy.engine.names import exchange_name
 from proxy.model import Ask, EngineKind, EngineRef, EngineRequest, JsonObject, Plan
 
 
@@ -27,9 +27,9 @@ class SglangDialect:
 
     def encode(self, plan: Plan) -> EngineRequest:
         if plan.ask.api == "completions":
-            return EngineRequest(COMPLETIONS_PATH, completion_body(plan) | {"rid": _name_of(plan)})
+            return EngineRequest(COMPLETIONS_PATH, completion_body(plan) | {"rid": exchange_name(plan.call_id)})
         body = common_body(plan, self)
-        body |= {"rid": _name_of(plan), "separate_reasoning": True, "stream_reasoning": True}
+        body |= {"rid": exchange_name(plan.call_id), "separate_reasoning": True, "stream_reasoning": True}
         if plan.ask.stream:
             body |= {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True}
         else:
@@ -67,14 +67,6 @@ class SglangDialect:
             candidates=_candidates(choice.get("meta_info")),
             routed_experts=extra.get("routed_experts"),
         )
-
-
-def _name_of(plan: Plan) -> str:
-    """A name in the engine's log for one exchange of a call; what goes on from it or repeats it has another.
-
-    Two seconds after the end of a stream SGLang aborts whatever then runs under a name that begins with the stream's.
-    """
-    return f"{clock.new_id('ex')}.{plan.call_id}"
 
 
 def _weight_versions(metadata: Any) -> list[JsonObject]:

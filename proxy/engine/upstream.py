@@ -11,13 +11,13 @@ from contextlib import aclosing, asynccontextmanager
 from copy import copy
 from urllib.parse import urlsplit
 
-import aiohttp
 import httpx
 
 from proxy.engine.answer import LONGEST_EXCERPT, Answer, parsed
 from proxy.engine.connections import Connections
 from proxy.engine.gate import Gates, Passage
-from proxy.engine.refusal import WIRE_ERRORS, cut, refused, stalled, unreached
+from proxy.engine.names import exchange_name
+from proxy.engine.refusal import WIRE_ERRORS, cut, died_before_reply, refused, stalled, unreached
 from proxy.engine.sse import read_data
 from proxy.errors import EngineFault
 from proxy.model import EngineRef, EngineRequest, JsonObject
@@ -129,19 +129,21 @@ class Upstream:
 
     async def _send(self, engine: EngineRef, request: EngineRequest, tag: str) -> httpx.Response:
         """Open the reply; a connection that dies before its first byte is tried once more."""
-        built = self.connections.client.build_request(
-            "POST",
-            engine.url + request.path,
-            content=_encode(request.body),
-            headers=_headers(engine.api_key) | {"x-request-id": tag},
-        )
         try:
             try:
-                return await self.connections.client.send(built, stream=True)
-            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError, aiohttp.ServerDisconnectedError):
-                return await self.connections.client.send(built, stream=True)
+                return await self._send_once(engine, request.path, request.body, tag)
+            except WIRE_ERRORS as error:
+                if not died_before_reply(error):
+                    raise
+                return await self._send_once(engine, request.path, _under_another_name(request.body, tag), tag)
         except WIRE_ERRORS as error:
             raise unreached(error) from error
+
+    async def _send_once(self, engine: EngineRef, path: str, body: JsonObject, tag: str) -> httpx.Response:
+        headers = _headers(engine.api_key) | {"x-request-id": tag}
+        client = self.connections.client
+        built = client.build_request("POST", engine.url + path, content=_encode(body), headers=headers)
+        return await client.send(built, stream=True)
 
     async def _refusal(self, response: httpx.Response) -> EngineFault:
         try:
@@ -185,6 +187,11 @@ def _event(data: bytes) -> JsonObject:
         return event
     excerpt = data.decode("utf-8", "replace")[:LONGEST_EXCERPT]
     raise EngineFault("engine_malformed", 502, f"the engine sent something that is not a JSON object: {excerpt!r}")
+
+
+def _under_another_name(body: JsonObject, tag: str) -> JsonObject:
+    """For a second try: the engine may be at work on the first, and SGLang takes no two requests of one name."""
+    return {**body, "rid": exchange_name(tag)} if "rid" in body else body
 
 
 def _encode(body: JsonObject) -> bytes:
