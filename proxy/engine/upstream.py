@@ -1,4 +1,4 @@
-"""The only file that opens sockets to engines. It knows HTTP and nothing of what the bodies mean.
+"""The only file that asks engines anything. It knows HTTP and nothing of what the bodies mean.
 
 httpx over aiohttp's transport: several times the rate of httpx's own (bench/README.md). Two of that transport's habits
 matter here: a refused connection and a failed look-up surface as ConnectTimeout, and a body cut short as ReadError.
