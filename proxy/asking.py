@@ -41,6 +41,8 @@ class Asking:
         self._interruptions = 0
         self._lapses = 0
         self.first_event_s: float | None = None
+        self.connections = 0
+        """How many had been opened to the engine when the last of what it told was begun."""
         self.is_disturbed = False
         """Whether any part shared a batch with a call of another sampling class."""
 
@@ -102,6 +104,7 @@ class Asking:
         fold, self._held = self._fold(plan), []
         self._growing = plan, fold, before
         async with self._wiring.upstream.ask(plan.engine, request, plan.call_id) as events:
+            self._count_connections()
             async for event in events:
                 self.first_event_s = self.first_event_s or clock.ticks() - self._started
                 said = fold.feed(event)
@@ -226,7 +229,12 @@ class Asking:
 
     async def _read(self, parts: list[Part], finish_reason: str) -> JsonObject | None:
         tokens = drawn_so_far(parts)
-        return await read_whole(self._wiring.upstream, self._dialect, self._plan, tokens, finish_reason)
+        message = await read_whole(self._wiring.upstream, self._dialect, self._plan, tokens, finish_reason)
+        self._count_connections()
+        return message
+
+    def _count_connections(self) -> None:
+        self.connections = self._wiring.upstream.connections.opened(self._plan.engine.url)
 
     def _shown(self) -> tuple[JsonObject, int]:
         """The message as readers have it so far, and how many tokens' logprobs they have."""

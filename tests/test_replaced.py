@@ -1,5 +1,6 @@
 """An engine that is replaced behind its URL between two looks: no reply is recorded as the one that is gone."""
 
+import itertools
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -165,23 +166,38 @@ def test_one_that_is_the_same_costs_no_call(start: Start, kind: Any) -> None:
 @pytest.mark.anyio
 async def test_nobody_looks_while_no_connection_is_opened() -> None:
     """Confirming costs nothing where nothing can have changed: here there is nobody left to ask."""
-    async with asked_engine(looks_last=True) as (known, ref):
-        await known.confirm(ref, 0.3)
+    async with asked_engine(looks_last=True) as (known, ref, opened):
+        await known.confirm(ref, opened, 0.3)
 
 
 @pytest.mark.anyio
 async def test_an_engine_that_cannot_be_asked_is_not_confirmed() -> None:
     """When in doubt the reply is none, and says why."""
-    async with asked_engine(looks_last=False) as (known, ref):
+    async with asked_engine(looks_last=False) as (known, ref, opened):
         with pytest.raises(EngineFault) as fault:
-            await known.confirm(ref, 0.3)
+            await known.confirm(ref, opened, 0.3)
 
     assert fault.value.code == "engine_unconfirmed"
     assert fault.value.may_retry
 
 
+@pytest.mark.anyio
+async def test_connections_that_are_opened_later_make_no_reply_wait() -> None:
+    """Under load others are opened all the time; one look behind those that led to this reply is enough."""
+    upstream = Upstream(connect_s=1, silence_s=5, probe_s=5, reply_bytes=100_000)
+    with FakeEngine("vllm") as engine:
+        known = Pool([EngineSettings(url=engine.url)], upstream, require_replayable=False)
+        await known.look()
+        (found,) = known.engines
+        assert found.ref is not None
+        numbers = itertools.count(1)
+        upstream.connections.opened = lambda _url: next(numbers)  # type: ignore[method-assign]
+        await known.confirm(found.ref, upstream.connections.opened(engine.url), 0)
+    await upstream.aclose()
+
+
 @asynccontextmanager
-async def asked_engine(*, looks_last: bool) -> AsyncIterator[tuple[Pool, EngineRef]]:
+async def asked_engine(*, looks_last: bool) -> AsyncIterator[tuple[Pool, EngineRef, int]]:
     """An engine that was looked at, before or after a connection to it was opened, and is gone now."""
     upstream = Upstream(connect_s=1, silence_s=5, probe_s=1, reply_bytes=100_000)
     with FakeEngine("vllm") as engine:
@@ -192,7 +208,7 @@ async def asked_engine(*, looks_last: bool) -> AsyncIterator[tuple[Pool, EngineR
             await known.look()
     (found,) = known.engines
     assert found.ref is not None
-    yield known, found.ref
+    yield known, found.ref, upstream.connections.opened(engine.url)
     await upstream.aclose()
 
 

@@ -37,6 +37,8 @@ WELL_LOOK_S = 10.0
 PROVE_S = 30.0
 # Between looks at an engine that did not answer while a reply waits for one.
 DOUBT_PAUSE_S = 0.1
+# Between looks for connections that were opened, however many they are.
+VET_PAUSE_S = 0.5
 
 log = structlog.get_logger()
 
@@ -140,12 +142,16 @@ class Pool:
                 self._proving.cancel()
 
     async def vet(self) -> None:
-        """Look at an engine as soon as a connection to it was opened, so that no reply has to wait for that."""
+        """Look at an engine as soon as a connection to it was opened, so that few replies have to wait for that."""
         self._upstream.connections.on_opened = self._doubt.set
         while True:
             await self._doubt.wait()
             self._doubt.clear()
-            await asyncio.gather(*(self._vet(engine) for engine in self.engines if engine.ref))
+            known = [engine for engine in self.engines if engine.ref]
+            await asyncio.gather(
+                *(self._vet(engine, self._upstream.connections.opened(engine.url)) for engine in known)
+            )
+            await asyncio.sleep(VET_PAUSE_S)
 
     async def _pause(self) -> None:
         """Until the next look is due."""
@@ -226,16 +232,17 @@ class Pool:
         """A call broke off: its engine may be gone, so look at once."""
         self._look_now.set()
 
-    async def confirm(self, ref: EngineRef, patience_s: float) -> None:
+    async def confirm(self, ref: EngineRef, opened: int, patience_s: float) -> None:
         """Return once it is certain that an engine's reply came from the server that its plan knew.
 
-        It is where every connection to it was opened before a look that still found the same one: so it costs nothing
-        until another connection is opened. Raises EngineFault.
+        `opened` is how many connections had been opened to it when the reply began. It is certain where they were all
+        opened before a look that still found the same server: so it costs nothing until another one is opened, and
+        whatever is opened later is no matter. Raises EngineFault.
         """
         engine, give_up_at = self._ever[ref.name], clock.ticks() + patience_s
-        while self._is_doubtful(engine):
-            await self._vet(engine)
-            if not self._is_doubtful(engine):
+        while engine.vetted < opened:
+            await self._vet(engine, opened)
+            if engine.vetted >= opened:
                 break
             if clock.ticks() + DOUBT_PAUSE_S > give_up_at:
                 raise _unconfirmed("it could not be asked who it is since a connection to it was opened")
@@ -243,10 +250,10 @@ class Pool:
         if engine.ref is None or not is_same_server(engine.ref.facts, ref.facts):
             raise _unconfirmed("another one answers at its address now")
 
-    async def _vet(self, engine: Engine) -> None:
-        """Look at an engine, unless somebody else did while this waited for its turn."""
+    async def _vet(self, engine: Engine, opened: int) -> None:
+        """Look at an engine, unless somebody else did since so many connections were opened to it."""
         async with engine.looking:
-            if self._is_doubtful(engine):
+            if engine.vetted < opened:
                 async with self._upstream.apart() as apart:
                     await self._look_over(apart, engine)
 
@@ -259,10 +266,6 @@ class Pool:
         engine = Engine(f"engine-{next(self._numbers)}", settings)
         self._ever[engine.name] = engine
         return engine
-
-    def _is_doubtful(self, engine: Engine) -> bool:
-        """Whether a connection was opened to it since it was last found out who answers."""
-        return engine.vetted < self._upstream.connections.opened(engine.url)
 
     def _refusals(self, profile: Profile, ref: EngineRef) -> list[Finding]:
         return [finding for finding in self._check(profile, ref) if finding.severity == "refuse"]
