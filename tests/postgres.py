@@ -91,6 +91,14 @@ class PostgresServer:
         assert done.returncode == 0, f"{name} failed: {told.read_text()}"
 
 
+def see_off(store_url: str, owner: str) -> None:
+    """Return once a process that closed its sessions is known to be gone: the server lets go of them a moment later."""
+    if store_url.startswith("postgresql:"):
+        with psycopg.connect(store_url, autocommit=True) as connection:
+            for step in ("pg_advisory_lock", "pg_advisory_unlock"):
+                connection.execute(f"select {step}(hashtext('rollpin process'), hashtext(%s))".encode(), (owner,))
+
+
 @contextmanager
 def running_server() -> Iterator[PostgresServer]:
     """A server for as long as the block, or the process; raises where it does not start."""

@@ -27,6 +27,7 @@ from proxy.model import Claimed, JsonObject, Outcome, Reserved
 from proxy.record.opening import store_at
 from tests import make
 from tests.contracts.harness import BROKEN, UNHEARD, Asked, Harness
+from tests.postgres import see_off
 
 LAPSED = make.STARTED_AT + 1000
 GONE = make.failure("client_gone", partial=make.completion(finish_reason=None))
@@ -174,6 +175,7 @@ class World:
         """As after the death of the process that made all reservations."""
         self.do(self.store.stay_alive(make.OWNER, make.STARTED_AT + make.LEASE_S, make.STARTED_AT))
         self.do(self.store.close())
+        see_off(self._url, make.OWNER)
         self.start()
 
     def harness(self) -> Harness:

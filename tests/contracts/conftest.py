@@ -10,6 +10,7 @@ from proxy.record.opening import store_at
 from proxy.record.store import Store
 from tests import make
 from tests.contracts.harness import Harness
+from tests.postgres import see_off
 
 Reopen = Callable[[], Awaitable[Store]]
 
@@ -24,6 +25,7 @@ async def reopen(store_url: str) -> AsyncIterator[Reopen]:
         for dying in held:
             await dying.stay_alive(make.OWNER, make.STARTED_AT + make.LEASE_S, make.STARTED_AT)
         await stack.aclose()
+        see_off(store_url, make.OWNER)
         held[:] = [store_at(store_url)]
         await held[0].open()
         stack.push_async_callback(held[0].close)
