@@ -11,12 +11,10 @@ import asyncio
 import structlog
 
 from proxy import clock
-from proxy.errors import StoreDown
 from proxy.pauses import Pauses
 from proxy.record.clocks import AGREE_S, tell_lead
+from proxy.record.patience import patiently
 from proxy.record.store import Store
-
-STORE_PAUSE_S = 0.1
 
 log = structlog.get_logger()
 
@@ -67,14 +65,8 @@ class Presence:
 
     async def is_unbroken(self, lapses: int, patience_s: float) -> bool:
         """Whether it was counted all the time since there were so many lapses. Raises StoreDown once patience ends."""
-        give_up_at = clock.ticks() + patience_s
-        while True:
-            try:
-                return await self.is_counted() and (not self.is_shared or self.lapses == lapses)
-            except StoreDown:
-                if clock.ticks() + STORE_PAUSE_S > give_up_at:
-                    raise
-            await asyncio.sleep(STORE_PAUSE_S)
+        is_counted = await patiently(self.is_counted, patience_s)
+        return is_counted and (not self.is_shared or self.lapses == lapses)
 
     def _part(self) -> None:
         if self.lapses and not self._pauses.is_apart:

@@ -13,13 +13,13 @@ from proxy import clock
 from proxy.canonical import digest
 from proxy.engine.controls import CONTROLS, reported_version, reports_version
 from proxy.engine.upstream import Upstream
-from proxy.errors import EngineFault, StoreDown
+from proxy.errors import EngineFault
 from proxy.model import EngineRef, EngineRequest, KvFate, Weights
+from proxy.record.patience import patiently
 from proxy.record.store import Store
 
 SALT_MARK = "rollpin-cache-1"
 SALT_DIGITS = 32
-STORE_PAUSE_S = 0.1
 
 log = structlog.get_logger()
 
@@ -76,14 +76,7 @@ class WeightWatch:
 
         Raises StoreDown where it stays away for longer.
         """
-        give_up_at = clock.ticks() + patience_s
-        while True:
-            try:
-                return await self.look(engine)
-            except StoreDown:
-                if clock.ticks() + STORE_PAUSE_S > give_up_at:
-                    raise
-            await asyncio.sleep(STORE_PAUSE_S)
+        return await patiently(lambda: self.look(engine), patience_s)
 
     async def change(self, engine: EngineRef, version: str, *, is_flushed: bool) -> Weights:
         """The trainer tells of new weights."""
