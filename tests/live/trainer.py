@@ -90,6 +90,18 @@ class Call(threading.Thread):
         assert '{"error"' not in self.answer.text, self.answer.text[-400:]
         return self.answer
 
+    def is_refused(self) -> bool:
+        """Whether the abort fell into a character, of which the engine shows a stand-in: no whole goes on from that.
+
+        The client is told, and the record says so; it is no reply that could be mislabelled.
+        """
+        self.join(PATIENCE_S)
+        if self.answer is None or '"code":"resume_failed"' not in self.answer.text:
+            return False
+        assert "\\ufffd" in self.answer.text, self.answer.text[-400:]
+        assert self.client.call()["failure"]["kind"] == "resume_failed"
+        return True
+
     def record(self) -> Json:
         """What is on record of it at its end."""
         self.reply()
@@ -113,7 +125,7 @@ def update_under_calls(trainer: Trainer, mode: str, is_met: Callable[[Json], boo
         old = str(trainer.call().record()["segments"][0]["weight_version"]), trainer.now
         calls = long_calls(trainer, stream=stream)
         new = trainer.update(mode), trainer.now
-        records = [call.record() for call in calls]
+        records = [call.record() for call in calls if not call.is_refused()]
         met = [record for record in records if is_met(record)]
         if len(met) >= LEAST_MET:
             return Met(met, old, new)
