@@ -9,6 +9,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.chance import Lots
+from tests.pace import Pace
 from tests.postgres import PostgresServer, running_server
 
 # No test is timed: a busy machine may take as long as it needs for an example.
@@ -20,6 +21,7 @@ settings.register_profile("other", UNTIMED)
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Another lot is another run of the same tests: other rollouts, other seeds, other replies, other examples."""
     parser.addoption("--lot", help="draw other ids, seeds and examples in every test")
+    parser.addoption("--pace", help="let loops, threads and clients stand still at times, drawn from this word")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,6 +34,13 @@ def lots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """A test draws the same ids whenever it runs."""
     source = f"{request.config.getoption('lot')} {request.node.nodeid}"
     monkeypatch.setattr("proxy.clock.secrets", Lots(source))
+
+
+@pytest.fixture(autouse=True)
+def pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that nothing else uses a test goes at its usual pace, unless another one is asked for."""
+    if word := request.config.getoption("pace"):
+        Pace(f"{word} {request.node.nodeid}").disturb(monkeypatch)
 
 
 @pytest.fixture(scope="session", autouse=True)
