@@ -33,22 +33,36 @@ where claimable = 'client_gone' and state = 'done' and call_id in (
     )
 )
 """
+# What was assembled of a closed rollout may have another main path now.
+_RAISE = """
+update rollouts set revision = revision + 1 where state <> 'open' and rollout_id in (
+    select calls.rollout_id from calls join deliveries on deliveries.call_id = calls.call_id
+    where deliveries.delivery_id = :delivery_id
+)
+"""
 _LASTING = "select distinct delivery_id from deliveries where outcome is null"
 
 
 def end_delivery(connection: Connection, delivery: Delivery) -> None:
-    """Write down how a reading ended; nothing where the rollout was deleted meanwhile."""
+    """Write down how a reading ended; nothing where the rollout was deleted meanwhile.
+
+    Raises the revision of a rollout that is closed already: how its trajectory stands may hang on it.
+    """
     row = {
         "delivery_id": delivery.delivery_id,
         "ended_at": delivery.ended_at,
         "outcome": delivery.outcome,
         "events": delivery.events,
     }
-    ended = connection.execute(_END, row)
-    if ended.rowcount and delivery.outcome in {"client_gone", "lost"}:
-        connection.execute(_LOSE, {"delivery_id": delivery.delivery_id})
-    elif not ended.rowcount and delivery.outcome == "delivered" and connection.execute(_END_OF_LOST, row).rowcount:
-        connection.execute(_FIND, {"delivery_id": delivery.delivery_id})
+    named = {"delivery_id": delivery.delivery_id}
+    if connection.execute(_END, row).rowcount:
+        if delivery.outcome in {"client_gone", "lost"}:
+            connection.execute(_LOSE, named)
+    elif delivery.outcome == "delivered" and connection.execute(_END_OF_LOST, row).rowcount:
+        connection.execute(_FIND, named)
+    else:
+        return
+    connection.execute(_RAISE, named)
 
 
 def lose_all(connection: Connection) -> None:

@@ -8,6 +8,7 @@ import pytest
 from proxy.errors import BadAsk, Conflict, LimitReached, NotFound, RolloutClosed, SeedCollision
 from proxy.model import (
     Claimed,
+    DeliveryOutcome,
     JsonObject,
     Outcome,
     Parent,
@@ -499,6 +500,35 @@ class TestLeases:
         after = await store.rollout(rollout.rollout_id)
         assert after is not None
         assert after.revision == 1
+
+    async def test_a_reading_noted_after_the_end_raises_the_revision(self, store: Store, rollout: Rollout) -> None:
+        """Which call was delivered last decides the main path, so what was assembled before may stand otherwise."""
+        planned = make.plan(make.ask(of=rollout))
+        asked = make.reservation(planned)
+        await store.reserve(asked)
+        await store.record([make.call(planned)])
+        await store.close_rollout(rollout.rollout_id, "finished", CLOSED_AT)
+        told: tuple[DeliveryOutcome, ...] = ("lost", "delivered", "delivered")
+        revisions = list[int]()
+        for outcome in told:
+            await store.deliver(make.delivery(asked.delivery_id, outcome))
+            after = await store.rollout(rollout.rollout_id)
+            assert after is not None
+            revisions.append(after.revision)
+
+        assert revisions == [1, 2, 2]
+
+    async def test_a_reading_noted_before_the_end_changes_no_revision(self, store: Store, rollout: Rollout) -> None:
+        """Of an open rollout nothing has been told for good."""
+        planned = make.plan(make.ask(of=rollout))
+        asked = make.reservation(planned)
+        await store.reserve(asked)
+        await store.record([make.call(planned)])
+        await store.deliver(make.delivery(asked.delivery_id))
+
+        after = await store.rollout(rollout.rollout_id)
+        assert after is not None
+        assert after.revision == 0
 
 
 class TestDocuments:
