@@ -23,7 +23,7 @@ from proxy.sim.template import Json
 
 SSE_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
 HELD_POLL_S = 0.005
-"""How often a paused call looks whether it may go on."""
+"""How often a held call looks whether it may go on."""
 
 
 class ClientGone(Exception):
@@ -131,6 +131,14 @@ class Exchange(Response):
         if self._is_gone:
             raise ClientGone
 
+    async def _silence(self, fault: Fault) -> None:
+        """Rest for as long as the script says, or until it is told otherwise."""
+        if fault.until is None:
+            await self._rest(fault.seconds)
+            return
+        while not (fault.until.is_set() or self._is_aborted):
+            await self._rest(HELD_POLL_S)
+
     async def _work(self, tokens: int) -> None:
         """The time so many tokens take; none of it passes while the engine is paused."""
         slow = self._fault.seconds if self._fault and self._fault.kind == "slow" else None
@@ -154,7 +162,7 @@ class Exchange(Response):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         fault, dialect = self._fault, self._host.dialect
         if fault and fault.kind == "stall_before_headers":
-            await self._rest(fault.seconds)
+            await self._silence(fault)
         if fault and fault.kind == "error_frame" and not self.ask.stream:
             fault = Fault.status(fault.code)
         if fault and fault.kind in ("status", "refuse", "html"):
@@ -281,7 +289,7 @@ class Exchange(Response):
     async def _break(self) -> None:
         """Stay silent for a while, if not for longer; where it is a cut, the connection is gone then."""
         if self._fault:
-            await self._rest(self._fault.seconds)
+            await self._silence(self._fault)
         if self._has("cut"):
             raise ConnectionCut
 
