@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.api.harness import Gate, Leaver, Reader, error_of, finish_of, until
+from tests.api.harness import Gate, Leaver, Reader, error_of, finish_of, until, until_left
 from tests.fakes import FakeEngine, Fault, Say
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 
@@ -202,7 +202,7 @@ def test_a_retry_is_recognised_though_less_is_left(start: Start) -> None:
     leaver = Leaver(client, max_tokens=30)
     until(lambda: gate.waiting)
     leaver.leave()
-    until(lambda: proxy.calls(client.rollout_id)[0]["deliveries"][0]["outcome"] == "client_gone")
+    until_left(client)
     gate.open()
     client.calls()
 

@@ -1,5 +1,6 @@
 """The turn: nothing ends for a client that is not on record, and nothing begins that cannot be recorded."""
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -7,7 +8,18 @@ from typing import Any
 
 import pytest
 
-from tests.api.harness import Gate, Leaver, Reader, asked, deliveries, error_of, finish_of, until
+from tests.api.harness import (
+    FOREVER,
+    Gate,
+    Leaver,
+    Reader,
+    asked,
+    deliveries,
+    error_of,
+    finish_of,
+    until,
+    until_left,
+)
 from tests.fakes import FakeEngine, Fault, Say
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 
@@ -68,10 +80,12 @@ def test_a_whole_reply_waits_for_its_record(shared: Shared) -> None:
     """Not a byte before."""
     proxy, _ = shared
     client, gate = proxy.rollout(), Gate(proxy)
-    with pytest.raises(Exception, match="timed out"):
-        client.http.post("/chat/completions", json=asked(), timeout=0.3)
-    gate.open()
+    leaver = Leaver(client)
+    until(lambda: gate.waiting)
 
+    assert leaver.reads_nothing(0.3)
+    gate.open()
+    leaver.read_until(WORDS.text.encode())
     assert client.call()["message"]["content"] == WORDS.text
 
 
@@ -103,7 +117,7 @@ def test_a_record_that_cannot_be_made_takes_the_end_away(start: Any, *, stream: 
     assert '"code":"store_unavailable"' in answer.text.replace(": ", ":")
     assert '"finish_reason":"' not in answer.text.replace(": ", ":")
     assert "[DONE]" not in answer.text
-    assert engine.running == 0
+    until(lambda: engine.running == 0)
 
 
 def test_a_reply_that_could_not_be_kept_is_a_loss_once_the_store_is_back(start: Any) -> None:
@@ -188,7 +202,7 @@ def test_no_lock_is_held_during_a_generation(start: Any) -> None:
     """A rollout is read, finished and deleted while its call runs."""
     proxy, engine = start(timeouts={"orphan_grace_s": 0})
     client = proxy.rollout()
-    engine.script(Fault.stall_before_headers(20))
+    engine.script(Fault.stall_before_headers(FOREVER))
     leaver = Leaver(client)
     until(lambda: engine.running)
     path = f"/rollouts/{client.rollout_id}"
@@ -205,18 +219,20 @@ def test_no_lock_is_held_during_a_generation(start: Any) -> None:
 def test_a_silent_stream_gets_signs_of_life(start: Any) -> None:
     """Comments that SSE clients skip, before the first event and between two."""
     proxy, engine = start(timeouts={"heartbeat_after_s": 0.05})
-    engine.script(Fault.stall(2, 0.3, WORDS))
-    reader = Reader(proxy.rollout()).ended()
-    comments = [line for line in reader.lines if line.startswith(":")]
+    engine.script(Fault.stall_before_headers(FOREVER, WORDS), Fault.stall(2, FOREVER, WORDS))
+    for events in (0, 1):
+        reader = Reader(proxy.rollout())
+        until(lambda: reader.heartbeats >= 2 and len(reader.events) == events)  # noqa: B023  within its turn
+        engine.go_on()
 
-    assert len(comments) >= 2
-    assert (reader.text, reader.is_done) == (WORDS.text, True)
+        assert reader.ended().is_done
+        assert reader.text == WORDS.text
 
 
 def test_a_sign_of_life_commits_the_status(start: Any) -> None:
     """What fails after it is told by an event."""
-    proxy, engine = start(timeouts={"heartbeat_after_s": 0.05, "silence_s": 0.3})
-    engine.script(Fault.stall_before_headers(20))
+    proxy, engine = start(timeouts={"heartbeat_after_s": 0.05, "silence_s": 2})
+    engine.script(Fault.stall_before_headers(FOREVER))
     reader = Reader(proxy.rollout()).ended()
 
     assert (reader.status, reader.is_done) == (200, False)
@@ -237,11 +253,15 @@ def test_a_whole_reply_gets_none_unless_a_setting_says_so(start: Any) -> None:
 def test_where_the_setting_says_so_blanks_come_before_the_body(start: Any) -> None:
     """JSON parsers skip them."""
     proxy, engine = start(timeouts={"heartbeat_after_s": 0.05}, heartbeat_unstreamed=True)
-    engine.script(Fault.stall_before_headers(0.3, WORDS))
-    answer = proxy.rollout().chat()
+    engine.script(Fault.stall_before_headers(FOREVER, WORDS))
+    with proxy.rollout().http.stream("POST", "/chat/completions", json=asked()) as answer:
+        parts = answer.iter_raw(1)
+        early = [next(parts) for _ in range(2)]
+        engine.go_on()
+        body = b"".join(parts)
 
-    assert answer.content[:2] == b"  "
-    assert answer.json()["choices"][0]["message"]["content"] == WORDS.text
+    assert early == [b" "] * 2
+    assert json.loads(body)["choices"][0]["message"]["content"] == WORDS.text
 
 
 # --- repeats ---
@@ -294,7 +314,7 @@ def test_who_comes_back_after_leaving_joins_the_running_reply(shared: Shared) ->
     leaver = Leaver(client, stream=True)
     until(lambda: gate.waiting)
     leaver.leave()
-    until(lambda: proxy.calls(client.rollout_id)[0]["deliveries"][0]["outcome"] == "client_gone")
+    until_left(client)
     reader = Reader(client)
     until(lambda: reader.text == WORDS.text)
     gate.open()
@@ -355,7 +375,7 @@ def test_if_one_choice_fails_all_fail(shared: Shared, *, stream: bool) -> None:
     """Half a set is no answer: one is told, the others are cut and kept as its siblings."""
     proxy, engine = shared
     client = proxy.rollout()
-    engine.script(Fault.slow(0.2, WORDS), Fault.cut(3, WORDS), Fault.slow(0.2, WORDS))
+    engine.script(Fault.stall(3, FOREVER, WORDS), Fault.cut(3, WORDS), Fault.stall(3, FOREVER, WORDS))
     answer = client.post(asked(stream=stream, n=3))
     until(lambda: engine.running == 0)
 

@@ -131,16 +131,22 @@ class Engine:
 
     def end(self, exchange: Exchange, *, client_gone: bool) -> None:
         """Count the call as over."""
-        self._calls.remove(exchange)
-        self._is_ranked &= bool(self._calls)
+        # Whoever sees that it no longer runs finds it counted.
         self.served += 1
         self.aborted += client_gone
+        self._calls.remove(exchange)
+        self._is_ranked &= bool(self._calls)
 
     def abort(self, start_of_id: str) -> None:
         """Abort the running calls whose id starts so; an empty string means all."""
         for exchange in self._calls:
             if exchange.ask.id.startswith(start_of_id):
                 exchange.abort()
+
+    def go_on(self) -> None:
+        """Let the running calls go on without further delay."""
+        for exchange in self._calls:
+            exchange.go_on()
 
     def cut_connection(self, client: Any) -> None:
         """Close the connection to a client without another word."""

@@ -88,6 +88,10 @@ class Exchange(Response):
         self._is_aborted = True
         self._stirred.set()
 
+    def go_on(self) -> None:
+        """End its silence or slowness, and be neither again."""
+        self._stirred.set()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, unless the client leaves first."""
         self._host.begin(self)
@@ -122,9 +126,9 @@ class Exchange(Response):
 
     async def _rest(self, seconds: float) -> None:
         """Sleep, as long as there is a client to sleep for and nobody aborts the call."""
-        if seconds <= 0:
+        if seconds <= 0 or self._stirred.is_set():
             await asyncio.sleep(0)
-        elif not self._stirred.is_set():
+        else:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._stirred.wait()

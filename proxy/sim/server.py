@@ -122,6 +122,11 @@ class SimEngine:
         """What happens whenever nothing else is scripted; None for the toy model's own words."""
         self._engine.always(item)
 
+    def go_on(self) -> None:
+        """Let the calls that run now go on without further delay, whatever the script has them wait for."""
+        if self._server is not None:
+            self._server.do(self._engine.go_on)
+
     def start(self) -> None:
         """Listen."""
         listener = _listen(self._host, self._port)
@@ -184,8 +189,12 @@ class _Server(threading.Thread):
 
     def die(self) -> None:
         """Die, from any thread."""
+        self.do(self._kill)
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Have something done in its thread, if it lives."""
         if self.is_alive():
-            self._loop.call_soon_threadsafe(self._kill)
+            self._loop.call_soon_threadsafe(work)
 
     async def _serve(self) -> None:
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))

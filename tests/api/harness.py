@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import select
 import socket
 import threading
 import time
@@ -30,7 +31,13 @@ NEUTRAL = {
 }
 
 
-def until(look: Callable[[], Found], seconds: float = 10) -> Found:
+# A silence or a grace that no test waits out: it ends when the test says so.
+FOREVER = 600.0
+# Bounds what never comes; whatever comes may take as long as the slowest machine needs.
+PATIENCE_S = 60.0
+
+
+def until(look: Callable[[], Found], seconds: float = PATIENCE_S) -> Found:
     """What `look` finds, once it finds something."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
@@ -87,6 +94,11 @@ def deliveries(client: RolloutClient) -> list[str]:
     return until(lambda: [delivery["outcome"] for delivery in client.call()["deliveries"] if delivery["outcome"]])
 
 
+def until_left(client: RolloutClient) -> None:
+    """Wait until it is noted that the first reader of a rollout's first call has left."""
+    until(lambda: client.proxy.calls(client.rollout_id)[0]["deliveries"][0]["outcome"] == "client_gone")
+
+
 class Reader(threading.Thread):
     """Reads one streamed call to its end, whatever that is, while the test looks on."""
 
@@ -106,7 +118,7 @@ class Reader(threading.Thread):
 
     def ended(self) -> "Reader":
         """Itself, once the stream is over."""
-        self.join(20)
+        self.join(PATIENCE_S)
         assert not self.is_alive()
         return self
 
@@ -120,6 +132,11 @@ class Reader(threading.Thread):
         """The events so far."""
         told = [line.removeprefix("data: ") for line in list(self.lines) if line.startswith("data: ")]
         return [json.loads(line) for line in told if line != "[DONE]"]
+
+    @property
+    def heartbeats(self) -> int:
+        """The signs of life so far."""
+        return sum(line.startswith(":") for line in list(self.lines))
 
     @property
     def chunks(self) -> list[Json]:
@@ -149,7 +166,7 @@ class Leaver:
             f"authorization: Bearer {client.created['api_key']}\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         )
-        self._socket = socket.create_connection((target.hostname, target.port or 80), timeout=10)
+        self._socket = socket.create_connection((target.hostname, target.port or 80), timeout=PATIENCE_S)
         self._socket.sendall(head.encode() + body)
         self.received = b""
 
@@ -160,10 +177,15 @@ class Leaver:
             assert part, self.received
             self.received += part
 
+    def reads_nothing(self, seconds: float) -> bool:
+        """Whether not a byte comes for so long."""
+        return not select.select([self._socket], [], [], seconds)[0]
+
     def leave(self) -> float:
-        """Close the connection; when that was."""
+        """Close the connection; the time before that."""
+        before = time.monotonic()
         self._socket.close()
-        return time.monotonic()
+        return before
 
 
 class Gate:
