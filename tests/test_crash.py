@@ -18,6 +18,7 @@ import pytest
 
 from tests.fakes import FakeEngine
 from tests.forked import forkserver
+from tests.patience import PATIENCE_S
 from tests.served import ADMIN, settings_for
 
 ROUNDS = 100
@@ -25,6 +26,7 @@ CLIENTS = 6
 # A kill comes after this many ends at most, and this long after the last of them.
 MOST_ENDS = 10
 LATEST_KILL_S = 0.03
+TRAINER = {"authorization": f"Bearer {ADMIN}"}
 
 
 @dataclass
@@ -51,35 +53,34 @@ def proxy_process(folder: Path, engine_url: str, **fields: Any) -> Iterator[tupl
     ours, theirs = forkserver.Pipe()
     process = forkserver.Process(target=run_until_killed, args=(folder, engine_url, theirs, fields))
     process.start()
-    assert ours.poll(30), "the proxy did not start"
+    assert ours.poll(PATIENCE_S), "the proxy did not start"
     try:
         yield process, f"http://127.0.0.1:{ours.recv()}"
     finally:
         process.kill()
-        process.join(30)
+        process.join()
 
 
 def new_rollout(url: str, rollout_id: str) -> tuple[str, str]:
-    answer = httpx.post(
-        f"{url}/rollouts", json={"rollout_id": rollout_id}, headers={"authorization": f"Bearer {ADMIN}"}, timeout=30
-    )
+    answer = httpx.post(f"{url}/rollouts", json={"rollout_id": rollout_id}, headers=TRAINER, timeout=PATIENCE_S)
     assert answer.status_code == 201, answer.text
     return answer.json()["base_url"], answer.json()["api_key"]
 
 
-def read_calls(url: str, rollout_id: str) -> list[dict[str, Any]]:
-    answer = httpx.get(
-        f"{url}/rollouts/{rollout_id}/calls",
-        params={"limit": 1000},
-        headers={"authorization": f"Bearer {ADMIN}"},
-        timeout=30,
-    )
-    return list(answer.json()["calls"])
+def read_calls(url: str, rollout_id: str) -> Iterator[dict[str, Any]]:
+    """All of them, however many there are on a fast machine."""
+    query: dict[str, Any] = {"limit": 1000}
+    while True:
+        answer = httpx.get(f"{url}/rollouts/{rollout_id}/calls", params=query, headers=TRAINER, timeout=PATIENCE_S)
+        yield from answer.json()["calls"]
+        if not answer.json()["cursor"]:
+            return
+        query["cursor"] = answer.json()["cursor"]
 
 
 def call_until_killed(base_url: str, key: str, number: int, seen: Seen) -> None:
     """Call after call, streamed and whole in turn, until the connection breaks."""
-    with httpx.Client(base_url=base_url, headers={"authorization": f"Bearer {key}"}, timeout=30) as http:
+    with httpx.Client(base_url=base_url, headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE_S) as http:
         for turn in range(1000):
             body = {"messages": [{"role": "user", "content": f"{number} {turn}"}], "stream": (number + turn) % 2 == 0}
             try:

@@ -15,6 +15,7 @@ import pytest
 
 from proxy.demo.agent import calculate
 from proxy.demo.group import SampleRun, compare, digest_of
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
 DEMO = [sys.executable, "-m", "proxy", "demo", "--port", "0"]
@@ -28,7 +29,6 @@ from proxy.cli import main
 main()
 """
 WIDTH = 80
-DONE_S = 60
 
 
 def surroundings(**variables: str) -> dict[str, str]:
@@ -43,7 +43,7 @@ def shown(command: list[str], folder: Path, **variables: str) -> str:
         env=surroundings(PYTHONPATH=str(ROOT), **variables),
         capture_output=True,
         text=True,
-        timeout=DONE_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
@@ -144,10 +144,11 @@ def test_it_stays_for_the_readers_own_harness() -> None:
         assert base
         assert url
         asked = {"model": "x", "messages": [{"role": "user", "content": "Hi"}]}
-        answer = httpx.post(f"{base[1]}/chat/completions", json=asked, headers={"authorization": "Bearer anything"})
+        key = {"authorization": "Bearer anything"}
+        answer = httpx.post(f"{base[1]}/chat/completions", json=asked, headers=key, timeout=PATIENCE_S)
         example = shown([sys.executable, str(ROOT / "example.py")], ROOT, ROLLPIN_URL=url[1])
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=PATIENCE_S)
 
     assert answer.json()["choices"][0]["message"]["content"]
     assert "'temperature': 0.2" in example
@@ -161,7 +162,7 @@ def test_sigterm_ends_it_cleanly() -> None:
     """As a supervisor sends it."""
     with staying() as (process, _):
         process.terminate()
-        said, _ = process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=PATIENCE_S)
 
     assert (process.returncode, said) == (0, "")
 

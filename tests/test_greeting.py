@@ -17,6 +17,7 @@ import pytest
 
 from proxy.greeting import Greeting, lines_of
 from tests.fakes import FakeEngine
+from tests.patience import PATIENCE_S
 
 NO_ENGINE = "http://127.0.0.1:1"
 WIDTH = 80
@@ -64,7 +65,7 @@ def test_a_person_is_told_how_to_go_on_and_can_copy_it(tmp_path: Path) -> None:
         curl = shlex.split(next(line for line in page if "curl" in line))
         token = json.loads((tmp_path / "rollpin.secrets.json").read_text())["admin_token"]
         name, _, value = curl[curl.index("-H") + 1].replace("$ADMIN", token).partition(": ")
-        created = httpx.post(curl[-1], content=curl[curl.index("-d") + 1], headers={name: value})
+        created = httpx.post(curl[-1], content=curl[curl.index("-d") + 1], headers={name: value}, timeout=PATIENCE_S)
 
     assert "Rollpin is ready." in page
     assert any(engine.url in line for line in page)

@@ -168,22 +168,38 @@ async def test_room_comes_back_when_the_turn_ends() -> None:
 
     assert turns.call_ids() == reply.head.call_ids
     gate.set()
-    await turns.drain(1, 1)
+    await turns.drain(60, 60)
     assert turns.call_ids() == ()
     with turns.admission(ONE):
         pass
 
 
-async def test_draining_lets_turns_end_and_then_stops_the_rest() -> None:
-    """What has not ended by itself is cut, and waited for until it is on record."""
-    turns, quick, slow = Turns(at_once=9, at_once_per_rollout=9), running("rq_1"), running("rq_2")
-    for reply, work in ((quick, asyncio.sleep(0.01)), (slow, limited(slow, forever))):
+async def test_draining_lets_turns_end() -> None:
+    """All of them, by themselves."""
+    turns, replies = Turns(at_once=9, at_once_per_rollout=9), (running("rq_1"), running("rq_2"))
+    for turns_left, reply in enumerate(replies, 1):
         with turns.admission(ONE) as admission:
-            turns.start(reply, work, admission)  # type: ignore[arg-type]
-    await turns.drain(0.05, 5)
+            turns.start(reply, _after(turns_left), admission)
+    await turns.drain(60, 60)
 
-    assert (quick.is_stopped, slow.is_stopped, slow.is_out_of_time) == (False, True, True)
+    assert not any(reply.is_stopped for reply in replies)
     assert turns.call_ids() == ()
+
+
+async def test_draining_stops_what_does_not_end() -> None:
+    """It is cut, and waited for until it is on record."""
+    turns, slow = Turns(at_once=9, at_once_per_rollout=9), running()
+    with turns.admission(ONE) as admission:
+        turns.start(slow, limited(slow, forever), admission)  # type: ignore[arg-type]
+    await turns.drain(0.01, 60)
+
+    assert (slow.is_stopped, slow.is_out_of_time) == (True, True)
+    assert turns.call_ids() == ()
+
+
+async def _after(turns_of_the_loop: int) -> None:
+    for _ in range(turns_of_the_loop):
+        await asyncio.sleep(0)
 
 
 async def _until(gate: asyncio.Event) -> None:

@@ -1,6 +1,5 @@
 """A proxy that is killed in the middle of a rollout, and a new one that goes on from the very same ids."""
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -9,11 +8,15 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.fakes import FakeEngine, Say
+from tests.fakes import FakeEngine, Fault, Say
+from tests.patience import PATIENCE_S, until
 from tests.test_crash import new_rollout, proxy_process, read_calls
 
 AGENTS = ("main", "sub")
 TURNS = 3
+REPLY = Say("Well then.", reasoning="Hm, hm.")
+# Both replies are in the middle when the kill comes, however late that is.
+UNFINISHED = [Fault.stall(2, PATIENCE_S, REPLY)] * len(AGENTS)
 
 
 class Agent:
@@ -27,7 +30,10 @@ class Agent:
         """Ask once; whether an answer came."""
         try:
             answer = httpx.post(
-                f"{base_url}/chat/completions", json={"messages": self._messages}, headers=self._headers, timeout=30
+                f"{base_url}/chat/completions",
+                json={"messages": self._messages},
+                headers=self._headers,
+                timeout=PATIENCE_S,
             )
         except httpx.HTTPError:
             return False
@@ -41,23 +47,24 @@ class Agent:
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_a_killed_proxy_goes_on_supplying(tmp_path: Path, kind: Any) -> None:
     """Two agents, a kill in the middle of each of their turns: every later call goes on from its parent's ids."""
-    with FakeEngine(kind, token_delay_s=0.02, max_model_len=20_000) as engine:
-        engine.always(Say("Well then.", reasoning="Hm, hm."))
+    with FakeEngine(kind, max_model_len=20_000) as engine:
+        engine.always(REPLY)
         with proxy_process(tmp_path, engine.url) as (_process, url):
             _base_url, key = new_rollout(url, "r")
         agents = [Agent(name, key) for name in AGENTS]
         for _turn in range(TURNS):
+            asked = len(engine.requests) + len(agents)
+            engine.script(*UNFINISHED)
             with proxy_process(tmp_path, engine.url) as (process, url):
                 with ThreadPoolExecutor(len(agents)) as threads:
                     answered = [threads.submit(agent.turn, f"{url}/rollouts/r/v1") for agent in agents]
-                    while engine.running < len(agents):
-                        threading.Event().wait(0.005)
+                    until(lambda asked=asked: len(engine.requests) == asked)
                     process.kill()
                 assert not any(one.result() for one in answered)
             with proxy_process(tmp_path, engine.url) as (_process, url):
                 assert all(agent.turn(f"{url}/rollouts/r/v1") for agent in agents)
         with proxy_process(tmp_path, engine.url) as (_process, url):
-            calls = read_calls(url, "r")
+            calls = list(read_calls(url, "r"))
 
     assert {failure["kind"] for call in calls for failure in call["earlier_failures"]} == {"proxy_died"}
     for name in AGENTS:
