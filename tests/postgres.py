@@ -15,9 +15,10 @@ from urllib.parse import quote
 
 import psycopg
 
+from tests.patience import PATIENCE_S
+
 # The server refuses to run as root.
 STAND_IN = "nobody"
-START_S = 60
 # What is tested is what we do; that the server's own promises hold over a crash of the machine is its matter.
 OPTIONS = "-c fsync=off -c max_connections=200 -c listen_addresses="
 _numbers = count()
@@ -50,17 +51,24 @@ class PostgresServer:
     def cut_off(self, which: str = "true") -> None:
         """End all sessions but one's own, as a restart of the server would; returns once they have ended."""
         self.run(
-            "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
+            f"select pg_terminate_backend(pid, {PATIENCE_S * 1000:.0f}) from pg_stat_activity"
             f" where usename = 'rollpin' and pid <> pg_backend_pid() and {which}"
         )
 
     def start(self) -> None:
         self._control(
-            "start", "-w", "-t", str(START_S), "-l", str(self.folder / "log"), "-o", f"{OPTIONS} -k {self.folder}"
+            "start",
+            "-w",
+            "-t",
+            str(int(PATIENCE_S)),
+            "-l",
+            str(self.folder / "log"),
+            "-o",
+            f"{OPTIONS} -k {self.folder}",
         )
 
     def stop(self) -> None:
-        self._control("stop", "-m", "immediate")
+        self._control("stop", "-m", "immediate", "-t", str(int(PATIENCE_S)))
 
     def initialise(self) -> None:
         self._program(
@@ -126,7 +134,7 @@ def _kept(server: PostgresServer) -> Iterator[None]:
         finally:
             assert keeper.stdin is not None
             keeper.stdin.close()
-            keeper.wait(START_S)
+            keeper.wait(PATIENCE_S)
     shutil.rmtree(server.folder, ignore_errors=True)
 
 

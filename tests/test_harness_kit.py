@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.harnesses.kit import places
+from tests.harnesses.kit import places, running
 from tests.harnesses.kit.install import COMPLETE, InstallError, ensure_installed, is_installed
 from tests.harnesses.kit.places import PythonPackages
 from tests.harnesses.kit.running import Run, run_harness
 from tests.harnesses.page import AIM, page
 from tests.harnesses.roster import IN_CI, ROSTER
+from tests.patience import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[1]
 DAEMON = "import os, time; os.setsid(); open('daemon', 'w').write(str(os.getpid())); time.sleep(600)"
@@ -25,14 +26,17 @@ while not (os.path.exists("daemon") and open("daemon").read()):
 """
 
 
-def run_python(folder: Path, program: str, limit_s: float = 60) -> Run:
+def run_python(folder: Path, program: str, limit_s: float = PATIENCE_S) -> Run:
     return run_harness([sys.executable, "-c", program], folder, env={}, files={}, limit_s=limit_s)
 
 
 def is_running(pid: str) -> bool:
     """It exists, and is more than an entry that nobody has collected yet."""
-    stat = Path("/proc", pid, "stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
+    try:
+        stat = Path("/proc", pid, "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def test_a_time_limit_is_set_where_the_page_says() -> None:
@@ -73,13 +77,22 @@ def test_a_daemon_does_not_outlive_its_harness(tmp_path: Path) -> None:
     """Also where it has left the process group."""
     told = run_python(tmp_path, LEAVES_A_DAEMON)
 
+    daemon = (tmp_path / "work" / "daemon").read_text()
+
     assert told.status == 0, told
-    assert not is_running((tmp_path / "work" / "daemon").read_text())
+    until(lambda: not is_running(daemon))
 
 
-def test_a_harness_that_does_not_end_is_ended(tmp_path: Path) -> None:
-    """At its limit, with what it had printed."""
-    told = run_python(tmp_path, "import time; print('begun', flush=True); time.sleep(600)", limit_s=1)
+def test_a_harness_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its limit, with what it had printed; it is slow to begin, and its time is counted from there."""
+
+    class SlowToBegin(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            until((tmp_path / "stdout").read_bytes)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(running.subprocess, "Popen", SlowToBegin)
+    told = run_python(tmp_path, "import time; print('begun', flush=True); time.sleep(600)", limit_s=0.1)
 
     assert (told.status, told.output) == (None, "begun\n")
 

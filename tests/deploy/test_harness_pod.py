@@ -17,7 +17,9 @@ from typing import Any
 import httpx
 
 from tests.deploy.building import Image
-from tests.deploy.processes import START_S, end_of, free_port, process, rollpin, stop, wait_for
+from tests.deploy.processes import end_of, process, rollpin, stop, wait_for
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "deploy" / "kubernetes" / "base"
@@ -27,7 +29,7 @@ ADMIN = "admin-token-for-the-image-tests"
 @contextmanager
 def simulated_engine(image: Image) -> Iterator[str]:
     """The image's other command."""
-    port = free_port()
+    port = str(free_port())
     command = rollpin(image, "sim", "--kind", "sglang", "--host", "127.0.0.1", "--port", port)
     with process(image, *command) as running:
         wait_for(image, f"http://127.0.0.1:{port}/model_info", running)
@@ -41,7 +43,7 @@ class Pod:
         for name in ("control", "store", "handover", "records"):
             (folder / name).mkdir(parents=True)
         self.folder = folder
-        self.port = free_port()
+        self.port = str(free_port())
         settings = (BASE / "settings.toml").read_text()
         for inside, outside in (("/run/rollpin", "control"), ("/data", "store")):
             settings = settings.replace(inside, str(folder / outside))
@@ -107,7 +109,7 @@ def call(told: dict[str, str]) -> httpx.Response:
         f"{told['OPENAI_BASE_URL']}/chat/completions",
         headers={"authorization": f"Bearer {told['OPENAI_API_KEY']}"},
         json={"model": "policy", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 20},
-        timeout=30,
+        timeout=PATIENCE_S,
     )
 
 
@@ -124,7 +126,7 @@ def back_up(image: Image, store: Path) -> None:
 
 def wait_until_file(path: Path, running: "subprocess.Popen[str]") -> None:
     """The startup probe `test -s`."""
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + PATIENCE_S
     while not (path.exists() and path.stat().st_size):
         assert running.poll() is None, running.communicate()[0]
         assert time.monotonic() < deadline, f"no {path}"

@@ -15,7 +15,9 @@ import httpx
 import pytest
 
 from tests.deploy.building import CHANGES_USERS, Image, context_of, steps_of
-from tests.deploy.processes import free_port, probe, process, rollpin, stop, wait_for
+from tests.deploy.processes import probe, process, rollpin, stop, wait_for
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 STEPS = steps_of(ROOT / "Dockerfile")
@@ -181,7 +183,7 @@ def test_without_an_engine_it_says_so_and_does_not_start(image: Image) -> None:
 
 def test_it_serves_is_found_healthy_and_stops_on_sigterm(image: Image) -> None:
     """By the HEALTHCHECK of the image; ready it is not, without an engine, and the probe tells why."""
-    ports = {"ROLLPIN_PORT": free_port(), "ROLLPIN_CONTROL_PORT": free_port()}
+    ports = {name: str(free_port()) for name in ("ROLLPIN_PORT", "ROLLPIN_CONTROL_PORT")}
     before = files_outside_volumes(image)
     with process(image, *rollpin(image), ROLLPIN_ENGINES="http://127.0.0.1:1", **ports) as running:
         check = json.loads(image.last["HEALTHCHECK"].text.partition(" CMD ")[2])
@@ -191,10 +193,10 @@ def test_it_serves_is_found_healthy_and_stops_on_sigterm(image: Image) -> None:
         not_ready = probe(image, "/readyz", **ports)
         assert not_ready.returncode == 1
         assert "none of 1 engines is known to be well" in not_ready.stdout
-        assert httpx.get(f"http://127.0.0.1:{ports['ROLLPIN_CONTROL_PORT']}/rollouts").status_code == 401
-        assert httpx.get(f"http://127.0.0.1:{ports['ROLLPIN_PORT']}/rollouts").status_code == 404
+        asked = [httpx.get(f"http://127.0.0.1:{port}/rollouts", timeout=PATIENCE_S) for port in ports.values()]
+        assert [answer.status_code for answer in asked] == [404, 401]
         with pytest.raises(httpx.ConnectError):  # the control plane is on loopback, whatever the data plane is on
-            httpx.get(f"http://{outer_address()}:{ports['ROLLPIN_CONTROL_PORT']}/healthz")
+            httpx.get(f"http://{outer_address()}:{ports['ROLLPIN_CONTROL_PORT']}/healthz", timeout=PATIENCE_S)
         assert {file.name for file in image.working_folder().iterdir()} >= {"rollpin.db", "rollpin.secrets.json"}
         assert stop(running) == 0
     assert files_outside_volumes(image) == before  # so that the root may be read-only

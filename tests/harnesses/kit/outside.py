@@ -5,7 +5,8 @@ import socketserver
 import threading
 from typing import Self
 
-PATIENCE_S = 2.0
+# Whoever connects and says nothing is let go of by its end.
+PATIENCE_S = 60.0
 
 
 class Outside:

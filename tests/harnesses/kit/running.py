@@ -15,7 +15,7 @@ from tests.harnesses.kit.places import node_folder
 
 MARK = "ROLLPIN_HARNESS_RUN"
 """In the environment of every process of a run, also of those that leave its process group."""
-GONE_WITHIN_S = 10.0
+GONE_WITHIN_S = 60.0
 TOLD = 4000
 
 
