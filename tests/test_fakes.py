@@ -931,7 +931,12 @@ def test_an_engine_as_a_process_is_scripted_over_http() -> None:
             assert answers[0].json()["choices"][0]["message"]["content"].startswith("hi")
             assert answers[1].status_code == 503
             assert [r["body"] for r in CLIENT.get(f"{url}/_sim/requests").json()] == [body, body]
-            assert CLIENT.get(f"{url}/_sim/state").json() == {"running": 0, "aborted": 0, "served": 2}
+            assert CLIENT.get(f"{url}/_sim/state").json() == {
+                "running": 0,
+                "halted": 0,
+                "aborted": 0,
+                "served": 2,
+            }
             with pytest.raises(httpx.TransportError):
                 CLIENT.post(f"{url}/v1/chat/completions", json={**body, "input_ids": [300]})
             assert process.wait(5) == 1

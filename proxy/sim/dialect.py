@@ -85,6 +85,10 @@ class EngineView(Protocol):
         """Take other weights; their label stays."""
         ...
 
+    def hold(self, mode: PauseMode) -> None:
+        """Pause; what runs has its cache computed anew later, but for `in_place`."""
+        ...
+
     def abort(self, start_of_id: str) -> None:
         """Abort the running calls whose id starts so; an empty string means all."""
         ...

@@ -97,6 +97,11 @@ class Engine:
         """How many calls have begun to draw and are not over."""
         return sum(exchange.has_begun for exchange in self._calls)
 
+    @property
+    def halted(self) -> int:
+        """How many calls wait to be told to go on."""
+        return sum(exchange.is_halted for exchange in self._calls)
+
     def script(self, *items: Item) -> None:
         """What happens to the next generation requests, one item each."""
         with self._lock:
@@ -137,6 +142,12 @@ class Engine:
         self._calls.remove(exchange)
         self._is_ranked &= bool(self._calls)
 
+    def hold(self, mode: PauseMode) -> None:
+        """Pause; what runs has its cache computed anew later, but for `in_place`."""
+        self.pause = mode
+        for exchange in self._calls if mode != "in_place" else ():
+            exchange.retract()
+
     def abort(self, start_of_id: str) -> None:
         """Abort the running calls whose id starts so; an empty string means all."""
         for exchange in self._calls:
@@ -173,6 +184,7 @@ class Engine:
             Route("/v1/messages/count_tokens", self._count_tokens, methods=["POST"]),
             Route("/v1/responses", self._respond, methods=["POST"]),
             Route("/_sim/script", self._take_script, methods=["POST"]),
+            Route("/_sim/go_on", self._take_go_on, methods=["POST"]),
             Route("/_sim/requests", self._tell_requests),
             Route("/_sim/state", self._tell_state),
             *self.dialect.routes(self),
@@ -236,11 +248,17 @@ class Engine:
             return JSONResponse({"error": f"not a script: {problem}"}, 400)
         return JSONResponse({"scripted": len(self._queue)})
 
+    async def _take_go_on(self, request: Request) -> Response:
+        self.go_on()
+        return await self._tell_state(request)
+
     async def _tell_requests(self, _: Request) -> Response:
         return JSONResponse([asdict(received) for received in self.requests])
 
     async def _tell_state(self, _: Request) -> Response:
-        return JSONResponse({"running": self.running, "aborted": self.aborted, "served": self.served})
+        return JSONResponse(
+            {"running": self.running, "halted": self.halted, "aborted": self.aborted, "served": self.served}
+        )
 
 
 def _refused(refusal: Refusal, api: Api) -> Response:

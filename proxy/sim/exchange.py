@@ -24,6 +24,8 @@ from proxy.sim.template import Json
 SSE_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
 HELD_POLL_S = 0.005
 """How often a held call looks whether it may go on."""
+HALT_POLL_S = 60.0
+"""The same for one that was halted, which is woken when it may."""
 
 
 class ClientGone(Exception):
@@ -70,9 +72,11 @@ class Exchange(Response):
         self._fault = item if isinstance(item, Fault) else None
         self._say = item if isinstance(item, Say) else item.say if item else None
         self._stirred = asyncio.Event()
-        self._is_gone = self._is_aborted = False
+        self._is_gone = self._is_aborted = self._may_go_on = False
         self._told = 0
-        self._is_redrawn = False
+        self._is_retracted = self._is_redrawn = False
+        self.is_halted = False
+        """Whether it waits to be told to go on."""
         self._completions: tuple[Completion, ...] = ()
         self._versions: list[tuple[str, int]] = []
         self._weights, self._speaks = "", ""
@@ -89,8 +93,13 @@ class Exchange(Response):
         self._stirred.set()
 
     def go_on(self) -> None:
-        """End its silence or slowness, and be neither again."""
+        """End its silence, slowness or halt, and be none of them again."""
+        self._may_go_on = True
         self._stirred.set()
+
+    def retract(self) -> None:
+        """Compute the cache anew before another token is drawn."""
+        self._is_retracted = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, unless the client leaves first."""
@@ -125,7 +134,7 @@ class Exchange(Response):
         self._stirred.set()
 
     async def _rest(self, seconds: float) -> None:
-        """Sleep, as long as there is a client to sleep for and nobody aborts the call."""
+        """Sleep, as long as there is a client to sleep for and nobody aborts the call or tells it to go on."""
         if seconds <= 0 or self._stirred.is_set():
             await asyncio.sleep(0)
         else:
@@ -134,34 +143,47 @@ class Exchange(Response):
                     await self._stirred.wait()
         if self._is_gone:
             raise ClientGone
+        if not self._is_aborted:
+            self._stirred.clear()
 
     async def _silence(self, fault: Fault) -> None:
         """Rest for as long as the script says, or until it is told otherwise."""
-        if fault.until is None:
+        if fault.until is None and not self._may_go_on:
             await self._rest(fault.seconds)
-            return
-        while not (fault.until.is_set() or self._is_aborted):
+        while fault.until and not (fault.until.is_set() or self._may_go_on or self._is_aborted):
             await self._rest(HELD_POLL_S)
+
+    async def _halt(self) -> None:
+        """Stay at the token that the script names, until the call is told to go on."""
+        while self._halts():
+            self.is_halted = True
+            await self._rest(HALT_POLL_S)
+        self.is_halted = False
+
+    def _halts(self) -> bool:
+        is_there = self._fault is not None and self._fault.kind == "halt" and self._told >= self._fault.after
+        return is_there and not self._may_go_on and not self._is_aborted
 
     async def _work(self, tokens: int) -> None:
         """The time so many tokens take; none of it passes while the engine is paused."""
         slow = self._fault.seconds if self._fault and self._fault.kind == "slow" else None
-        await self._rest((self._host.setup.token_delay_s if slow is None else slow) * tokens)
+        delay_s = self._host.setup.token_delay_s if slow is None else slow
+        await self._rest(0 if self._may_go_on else delay_s * tokens)
+        await self._halt()
         await self._unpaused()
 
     async def _unpaused(self) -> None:
         """Wait while the engine is paused, and note what changed; draining lets go on what has begun."""
-        kept = True
         while (mode := self._host.pause) and not self._is_aborted and not (mode == "wait" and self.has_begun):
-            kept = mode == "in_place"
             await self._rest(HELD_POLL_S)
         version, weights = self._host.setup.weight_version, self._host.setup.weights
         if not self._versions or self._versions[-1][0] != version:
             self._versions.append((version, self._told))
         if self.has_begun and weights != self._weights:
-            self._speaks = mixture(self._speaks, weights) if kept else weights
+            self._speaks = weights if self._is_retracted else mixture(self._speaks, weights)
             self._weights, self._is_redrawn = weights, True
             self._completions = tuple(self._redraw(choice, one) for choice, one in enumerate(self._completions))
+        self._is_retracted = False
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         fault, dialect = self._fault, self._host.dialect

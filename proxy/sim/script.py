@@ -49,6 +49,7 @@ FaultKind = Literal[
     "null_logprob",
     "no_finish",
     "slow",
+    "halt",
     "refuse",
 ]
 
@@ -150,6 +151,11 @@ class Fault:
     def slow(seconds_per_token: float, say: Say | None = None) -> "Fault":
         """A slow reply."""
         return Fault("slow", seconds=seconds_per_token, say=say)
+
+    @staticmethod
+    def halt(after_tokens: int = 4, say: Say | None = None) -> "Fault":
+        """A reply that gets no further than so many tokens until the engine is told to go on, or to abort it."""
+        return Fault("halt", after=after_tokens, say=say)
 
     @staticmethod
     def refuse(code: int = 429) -> "Fault":

@@ -96,6 +96,11 @@ class SimEngine:
         return self._engine.running
 
     @property
+    def halted(self) -> int:
+        """How many calls wait to be told to go on."""
+        return self._engine.halted
+
+    @property
     def aborted(self) -> int:
         """How many calls ended because the client left."""
         return self._engine.aborted

@@ -29,7 +29,7 @@ class Controls:
     async def pause(self, request: Request) -> Response:
         """`abort` ends what runs; `retract` and `in_place` only hold it."""
         mode = (await request.json()).get("mode", "abort")
-        self.engine.pause = mode
+        self.engine.hold(mode)
         if mode == "abort":
             self.engine.abort("")
         return JSONResponse({"message": "Generation paused successfully.", "status": "ok"})

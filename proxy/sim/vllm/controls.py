@@ -38,7 +38,7 @@ class Controls:
         mode = request.query_params.get("mode", "abort")
         if mode not in ("abort", "wait", "keep"):
             return JSONResponse({"error": f"Invalid pause mode: {mode}"}, 400)
-        self.engine.pause = cast("PauseMode", mode)
+        self.engine.hold(cast("PauseMode", mode))
         if mode == "abort":
             self.engine.abort("")
         while mode == "wait" and self.engine.busy:  # noqa: ASYNC110  calls tell nobody when they end
