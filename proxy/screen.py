@@ -10,11 +10,7 @@ USUAL_WIDTH = 80
 
 def say(sentence: str) -> None:
     """`rollpin: SENTENCE`."""
-    tell(f"rollpin: {sentence}")
-
-
-def tell(line: str) -> None:
-    """A line as it is."""
+    line = f"rollpin: {sentence}"
     sys.stderr.write((folded(line, _width()) if sys.stderr.isatty() else line) + "\n")
 
 

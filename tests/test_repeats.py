@@ -1,8 +1,8 @@
 """Retry or deliberate repeat, on real sockets: what a client gets that asks the same thing again, and why."""
 
 import json
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,20 @@ import pytest
 
 from proxy.request.identify import LANE_HEADERS
 from proxy.verify.story import Looking, verify_store
-from tests.api.harness import ADD, Gate, Json, Leaver, Reader, asked, error_of, finish_of, message_of, until
+from tests.api.harness import (
+    ADD,
+    FOREVER,
+    PATIENCE_S,
+    Gate,
+    Json,
+    Leaver,
+    Reader,
+    asked,
+    error_of,
+    finish_of,
+    message_of,
+    until,
+)
 from tests.fakes import FakeEngine, Fault, Say, ToolSay
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 from tests.test_crash import new_rollout, proxy_process, read_calls
@@ -33,9 +46,12 @@ LONG_AFTER = 4e9
 def shared(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[ServedProxy, FakeEngine]]:
-    """An engine of each kind and a proxy in front of it that does not ask on where a reply was aborted."""
-    folder = tmp_path_factory.mktemp("proxy")
-    with FakeEngine(request.param) as engine, served(settings_for(folder, engine.url, resume_attempts=0)) as proxy:
+    """An engine of each kind, and a proxy that asks on for no aborted reply and waits for whoever has left."""
+    folder, patient = tmp_path_factory.mktemp("proxy"), {"orphan_grace_s": FOREVER}
+    with (
+        FakeEngine(request.param) as engine,
+        served(settings_for(folder, engine.url, resume_attempts=0, timeouts=patient)) as proxy,
+    ):
         yield proxy, engine
 
 
@@ -65,6 +81,14 @@ def send(client: RolloutClient, *, stream: bool = False, headers: dict[str, str]
     return client.http.post("/chat/completions", json=asked(stream=stream, **fields), headers=headers)
 
 
+def at_once(number: int, ask: Callable[[], Any], meanwhile: Callable[[], object] = lambda: None) -> list[Any]:
+    """What so many clients are told who ask side by side, while something happens."""
+    with ThreadPoolExecutor(number) as clients:
+        asking = [clients.submit(ask) for _ in range(number)]
+        meanwhile()
+        return [one.result() for one in asking]
+
+
 def call_id(response: Any) -> str:
     return str(response.headers["x-rollpin-call-id"])
 
@@ -83,6 +107,11 @@ def leave_early(client: RolloutClient, engine: FakeEngine, *, stream: bool, **fi
         leaver.read_until(b'"content":"o"')
     leaver.leave()
     until(lambda: client.proxy.calls(client.rollout_id)[-1]["deliveries"][-1]["outcome"] == "client_gone")
+
+
+def until_read(client: RolloutClient, times: int) -> None:
+    """Wait until so many have begun to read the reply to the first request."""
+    until(lambda: len(client.proxy.calls(client.rollout_id)[0]["deliveries"]) == times)
 
 
 # --- after a failure ---
@@ -160,17 +189,18 @@ def test_a_client_that_comes_back_joins_the_running_reply(
     client: RolloutClient, engine: FakeEngine, *, first_stream: bool, stream: bool
 ) -> None:
     """From its first event, in its own form; the engine is asked once."""
-    engine.script(Fault.stall(STALL_AFTER, 0.6, WORDS))
+    engine.script(Fault.stall(STALL_AFTER, FOREVER, WORDS))
     leave_early(client, engine, stream=first_stream)
+    reader = Reader(client, stream=stream)
+    until_read(client, times=2)
+    engine.go_on()
     if stream:
-        reader = Reader(client).ended()
-        message, finish = message_of(reader.chunks), finish_of(reader.chunks)
-        assert reader.is_done
+        message, finish = message_of(reader.ended().chunks), finish_of(reader.chunks)
     else:
-        choice = client.chat().json()["choices"][0]
+        choice = json.loads("".join(reader.ended().lines))["choices"][0]
         message, finish = choice["message"], choice["finish_reason"]
 
-    assert (message, finish) == ({"role": "assistant", "content": WORDS.text}, "stop")
+    assert (message, finish, reader.is_done) == ({"role": "assistant", "content": WORDS.text}, "stop", stream)
     assert len(engine.requests) == 1
     assert readings(client) == [(None, "client_gone"), ("client_gone", "delivered")]
     assert client.call()["earlier_failures"] == []
@@ -178,13 +208,14 @@ def test_a_client_that_comes_back_joins_the_running_reply(
 
 def test_who_joins_a_stream_sees_it_grow(client: RolloutClient, engine: FakeEngine) -> None:
     """What was said before it came, then the rest as it comes."""
-    engine.script(Fault.stall(STALL_AFTER, 0.8, WORDS))
+    engine.script(Fault.stall(STALL_AFTER, FOREVER, WORDS))
     leave_early(client, engine, stream=True)
     reader = Reader(client)
     until(lambda: reader.text.startswith("one"))
 
     assert reader.is_alive()
     assert reader.text != WORDS.text
+    engine.go_on()
     assert reader.ended().text == WORDS.text
 
 
@@ -262,7 +293,7 @@ def test_a_client_that_comes_back_too_late_gets_the_same_draw_anew(
     with served(settings_for(tmp_path, engine.url, timeouts={"orphan_grace_s": 0.05})) as proxy:
         client = proxy.rollout()
         engine.requests.clear()
-        engine.script(Fault.stall(STALL_AFTER, 20, WORDS), WORDS)
+        engine.script(Fault.stall(STALL_AFTER, FOREVER, WORDS), WORDS)
         leave_early(client, engine, stream=stream)
         gone = client.call()
         if stream:
@@ -283,11 +314,11 @@ def test_a_client_that_comes_back_while_the_cut_is_recorded_is_told_to_come_agai
     with served(settings_for(tmp_path, engine.url, timeouts={"orphan_grace_s": 0.05})) as proxy:
         client, gate = proxy.rollout(), Gate(proxy)
         engine.requests.clear()
-        engine.script(Fault.stall(STALL_AFTER, 20, WORDS), WORDS)
+        engine.script(Fault.stall(STALL_AFTER, FOREVER, WORDS), WORDS)
         leave_early(client, engine, stream=True)
         until(lambda: gate.waiting)
         joined = Reader(client, stream=False)
-        until(lambda: len(proxy.calls(client.rollout_id)[0]["deliveries"]) == 2)
+        until_read(client, times=2)
         gate.open()
 
         assert joined.ended().status == 503
@@ -356,16 +387,14 @@ def test_a_slow_proxys_reply_is_not_shown_once_another_try_was_made(
 def test_a_joined_reply_that_fails_is_told_to_all(client: RolloutClient, engine: FakeEngine) -> None:
     """One failure, one loss."""
     engine.script(Fault.status(500))
-    key, answers = {"idempotency-key": "k"}, list[Any]()
     gate = Gate(client.proxy)
-    threads = [threading.Thread(target=lambda: answers.append(send(client, headers=key))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    until(lambda: gate.waiting)
-    until(lambda: len(client.proxy.calls(client.rollout_id)[0]["deliveries"]) == 3)
-    gate.open()
-    for thread in threads:
-        thread.join(20)
+
+    def all_have_joined() -> None:
+        until(lambda: gate.waiting)
+        until_read(client, times=3)
+        gate.open()
+
+    answers = at_once(3, lambda: send(client, headers={"idempotency-key": "k"}), all_have_joined)
 
     assert [error_of(answer)["code"] for answer in answers] == ["engine_error"] * 3
     assert readings(client) == [(None, "error_told"), *[("idempotency_key", "error_told")] * 2]
@@ -381,16 +410,14 @@ def test_identical_requests_side_by_side_are_draws_of_their_own(
 ) -> None:
     """Best-of-n: nobody left, nothing failed."""
     gate = Gate(client.proxy)
-    answers: list[Any] = []
-    threads = [threading.Thread(target=lambda: answers.append(send(client, stream=stream))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    until(lambda: gate.waiting == 4)
-    gate.open()
-    for thread in threads:
-        thread.join(20)
 
+    def all_are_drawn() -> None:
+        until(lambda: gate.waiting == 4)
+        gate.open()
+
+    answers = at_once(4, lambda: send(client, stream=stream), all_are_drawn)
     calls = client.calls()
+
     assert sorted(call["seed"]["occurrence"] for call in calls) == [0, 1, 2, 3]
     assert len({call["seed"]["value"] for call in calls}) == 4
     assert len({call_id(answer) for answer in answers}) == 4
@@ -493,21 +520,15 @@ def test_a_retry_of_what_was_turned_away_is_a_draw_of_its_own(narrow: RolloutCli
 def test_sdks_that_are_turned_away_draw_each_for_itself(narrow: RolloutClient, engine: FakeEngine) -> None:
     """Best of three, at once, with room for one."""
     engine.always(WORDS)
-    created, answers = narrow.created, list[Any]()
+    created = narrow.created
 
-    def ask() -> None:
+    def ask() -> Any:
         with openai.OpenAI(base_url=created["base_url"], api_key=created["api_key"], max_retries=50) as sdk:
-            answers.append(
-                sdk.chat.completions.with_raw_response.create(
-                    model="policy", messages=[{"role": "user", "content": "hello"}]
-                )
+            return sdk.chat.completions.with_raw_response.create(
+                model="policy", messages=[{"role": "user", "content": "hello"}]
             )
 
-    threads = [threading.Thread(target=ask) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    answers = at_once(3, ask)
 
     assert len({answer.headers["x-rollpin-call-id"] for answer in answers}) == 3
     assert [call["seed"]["occurrence"] for call in narrow.calls()] == [0, 1, 2]
@@ -547,24 +568,33 @@ def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
+def noted(calls: Iterable[Json]) -> list[Json]:
+    """The calls, once it is on record how each reading of them ended."""
+    found = list(calls)
+    return found if all(one["outcome"] for call in found for one in call["deliveries"]) else []
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_retry_after_a_kill_gets_the_same_draw(tmp_path: Path, n: int) -> None:
     """kill -9 in mid-reply: the next proxy knows what was asked, and that nobody got it."""
     with FakeEngine("vllm") as engine:
-        engine.script(*[Fault.stall(STALL_AFTER, 20, WORDS)] * n)
+        engine.script(*[Fault.stall(STALL_AFTER, FOREVER, WORDS)] * n)
         engine.always(WORDS)
         with proxy_process(tmp_path, engine.url) as (process, url):
             base_url, key = new_rollout(url, "r1")
             path = f"{base_url}/chat/completions"
-            with httpx.stream("POST", path, json=asked(stream=True, n=n), headers=bearer(key)) as response:
+            with httpx.stream(
+                "POST", path, json=asked(stream=True, n=n), headers=bearer(key), timeout=PATIENCE_S
+            ) as response:
                 lines = response.iter_lines()
                 next(lines)
                 until(lambda: len(engine.requests) == n)
                 process.kill()
                 process.join(30)
         with proxy_process(tmp_path, engine.url) as (_, url):
-            again = httpx.post(f"{url}/rollouts/r1/v1/chat/completions", json=asked(n=n), headers=bearer(key))
-            calls = read_calls(url, "r1")
+            path = f"{url}/rollouts/r1/v1/chat/completions"
+            again = httpx.post(path, json=asked(n=n), headers=bearer(key), timeout=PATIENCE_S)
+            calls = until(lambda: noted(read_calls(url, "r1")))
         seeds = [received.body["seed"] for received in engine.requests]
 
     assert call_id(again) == call_id(response)
@@ -580,13 +610,14 @@ def test_a_retry_after_a_kill_gets_the_same_draw(tmp_path: Path, n: int) -> None
 def test_a_retry_after_a_stop_gets_the_same_draw(tmp_path: Path) -> None:
     """SIGTERM cuts what does not end in time; the client is told to come again, and does."""
     with FakeEngine("sglang") as engine:
-        engine.script(Fault.stall(STALL_AFTER, 20, WORDS), WORDS)
+        engine.script(Fault.stall(STALL_AFTER, FOREVER, WORDS), WORDS)
         settings = settings_for(tmp_path, engine.url)
         with served(settings) as proxy:
             first = proxy.rollout(rollout_id="r1")
             reader = Reader(first)
             until(lambda: reader.text)
             proxy.do(proxy.wiring.turns.drain(0, 10))
+            reader.ended()
         with served(settings) as proxy:
             created = first.created | {"base_url": f"{proxy.url}/rollouts/r1/v1"}
             second = RolloutClient(proxy, created)

@@ -61,13 +61,8 @@ class DeliveryResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  ASGI's signature
         sent = Sent()
-        try:
-            with self._running.reader():
-                await self._race(receive, send, sent)
-        except Exception:
-            sent.outcome = "broken"
-            await self._write_down(sent)
-            raise
+        with self._running.reader():
+            await self._race(receive, send, sent)
         await self._write_down(sent)
 
     async def _race(self, receive: Receive, send: Send, sent: Sent) -> None:

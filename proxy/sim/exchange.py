@@ -23,7 +23,7 @@ from proxy.sim.template import Json
 
 SSE_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
 HELD_POLL_S = 0.005
-"""How often a held call looks whether it may go on."""
+"""How often a paused call looks whether it may go on."""
 HALT_POLL_S = 60.0
 """The same for one that was halted, which is woken when it may."""
 
@@ -146,12 +146,9 @@ class Exchange(Response):
         if not self._is_aborted:
             self._stirred.clear()
 
-    async def _silence(self, fault: Fault) -> None:
-        """Rest for as long as the script says, or until it is told otherwise."""
-        if fault.until is None and not self._may_go_on:
-            await self._rest(fault.seconds)
-        while fault.until and not (fault.until.is_set() or self._may_go_on or self._is_aborted):
-            await self._rest(HELD_POLL_S)
+    async def _silence(self, seconds: float) -> None:
+        """Rest in the middle of what is told, unless the call was told to go on."""
+        await self._rest(0 if self._may_go_on else seconds)
 
     async def _halt(self) -> None:
         """Stay at the token that the script names, until the call is told to go on."""
@@ -167,8 +164,7 @@ class Exchange(Response):
     async def _work(self, tokens: int) -> None:
         """The time so many tokens take; none of it passes while the engine is paused."""
         slow = self._fault.seconds if self._fault and self._fault.kind == "slow" else None
-        delay_s = self._host.setup.token_delay_s if slow is None else slow
-        await self._rest(0 if self._may_go_on else delay_s * tokens)
+        await self._silence((self._host.setup.token_delay_s if slow is None else slow) * tokens)
         await self._halt()
         await self._unpaused()
 
@@ -188,7 +184,7 @@ class Exchange(Response):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         fault, dialect = self._fault, self._host.dialect
         if fault and fault.kind == "stall_before_headers":
-            await self._silence(fault)
+            await self._silence(fault.seconds)
         if fault and fault.kind == "error_frame" and not self.ask.stream:
             fault = Fault.status(fault.code)
         if fault and fault.kind in ("status", "refuse", "html"):
@@ -315,7 +311,7 @@ class Exchange(Response):
     async def _break(self) -> None:
         """Stay silent for a while, if not for longer; where it is a cut, the connection is gone then."""
         if self._fault:
-            await self._silence(self._fault)
+            await self._silence(self._fault.seconds)
         if self._has("cut"):
             raise ConnectionCut
 

@@ -1,6 +1,5 @@
 """What an engine can be made to say, and how it can be made to fail."""
 
-import threading
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -64,7 +63,6 @@ class Fault:
     after: int = 0
     seconds: float = 0.0
     say: Say | None = None
-    until: threading.Event | None = None
 
     @staticmethod
     def status(code: int, body: Any = None) -> "Fault":
@@ -87,25 +85,14 @@ class Fault:
         return Fault("cut", after=after_events, say=say, seconds=seconds)
 
     @staticmethod
-    def stall(
-        after_events: int = 0,
-        seconds: float = 60.0,
-        say: Say | None = None,
-        *,
-        until: threading.Event | None = None,
-    ) -> "Fault":
-        """Silence after so many events, then the rest; a whole reply is silent after its headers.
-
-        `until` ends the silence, however many seconds it was to be: for who wants to do something within it.
-        """
-        return Fault("stall", after=after_events, seconds=seconds, say=say, until=until)
+    def stall(after_events: int = 0, seconds: float = 60.0, say: Say | None = None) -> "Fault":
+        """Silence after so many events, then the rest; a whole reply is silent after its headers."""
+        return Fault("stall", after=after_events, seconds=seconds, say=say)
 
     @staticmethod
-    def stall_before_headers(
-        seconds: float = 60.0, say: Say | None = None, *, until: threading.Event | None = None
-    ) -> "Fault":
-        """Silence before anything is answered; `until` ends it, however many seconds it was to be."""
-        return Fault("stall_before_headers", seconds=seconds, say=say, until=until)
+    def stall_before_headers(seconds: float = 60.0, say: Say | None = None) -> "Fault":
+        """Silence before anything is answered."""
+        return Fault("stall_before_headers", seconds=seconds, say=say)
 
     @staticmethod
     def no_ids(say: Say | None = None) -> "Fault":
