@@ -1,13 +1,15 @@
 """Sampling classes on a deterministic SGLang: kept apart by the gate, or disturbed and marked."""
 
-import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fakes import FakeEngine, Fault
+from tests.patience import until
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 
 GREEDY = {"train": {}, "validation": {"temperature": 0.0}}
@@ -26,24 +28,34 @@ def ids(client: RolloutClient) -> list[int]:
     return list(client.call()["completion_token_ids"])
 
 
-def beside_a_greedy_call(proxy: ServedProxy, engine: FakeEngine, run: str) -> tuple[RolloutClient, RolloutClient]:
-    """A training call that arrives while a slow greedy one runs."""
-    engine.script(Fault.slow(0.05))
-    greedy, plain = proxy.rollout(profile="validation"), train(proxy, run)
+@contextmanager
+def greedy_call(proxy: ServedProxy, engine: FakeEngine) -> Iterator[RolloutClient]:
+    """Whose call is greedy, and at work in the engine for the block."""
+    engine.script(Fault.halt())
+    client = proxy.rollout(profile="validation")
     with ThreadPoolExecutor() as threads:
-        slow = threads.submit(greedy.chat, max_tokens=16)
-        while not engine.running:
-            threading.Event().wait(0.005)
-        assert plain.chat(max_tokens=16).status_code == slow.result().status_code == 200
-    return greedy, plain
+        running = threads.submit(client.chat, max_tokens=16)
+        until(lambda: engine.halted == 1)
+        try:
+            yield client
+        finally:
+            engine.go_on()
+        assert running.result().status_code == 200
+
+
+def is_awaited(proxy: ServedProxy, engine: FakeEngine) -> bool:
+    """Whether a call waits for its turn with the engine."""
+    return bool(proxy.wiring.upstream.gates._gates[engine.url].waiting)
 
 
 def test_classes_take_turns_so_a_greedy_call_changes_no_training_token(tmp_path: Path) -> None:
     """The training call waits, draws what it draws alone, and nothing is marked."""
     with FakeEngine("sglang") as engine, served(settings(tmp_path, engine)) as proxy:
-        alone = train(proxy, "alone")
+        alone, beside = train(proxy, "alone"), train(proxy, "beside")
         alone.chat(max_tokens=16)
-        greedy, beside = beside_a_greedy_call(proxy, engine, "beside")
+        with ThreadPoolExecutor() as threads, greedy_call(proxy, engine) as greedy:
+            threads.submit(beside.chat, max_tokens=16)
+            until(lambda: is_awaited(proxy, engine))
 
         assert ids(beside) == ids(alone)
         assert not any("class_disturbed" in client.call()["replayable"]["reasons"] for client in (greedy, beside))
@@ -52,9 +64,10 @@ def test_classes_take_turns_so_a_greedy_call_changes_no_training_token(tmp_path:
 def test_a_call_whose_patience_ended_is_disturbed_and_both_are_marked(tmp_path: Path) -> None:
     """The tokens do differ from those it draws alone; nobody may replay it."""
     with FakeEngine("sglang") as engine, served(settings(tmp_path, engine, class_patience_s=0.05)) as proxy:
-        alone = train(proxy, "alone")
+        alone, beside = train(proxy, "alone"), train(proxy, "beside")
         alone.chat(max_tokens=16)
-        greedy, beside = beside_a_greedy_call(proxy, engine, "beside")
+        with greedy_call(proxy, engine) as greedy:
+            assert beside.chat(max_tokens=16).status_code == 200
 
         assert ids(beside) != ids(alone)
         for client in (greedy, beside):
@@ -67,13 +80,7 @@ def test_no_other_engine_makes_classes_wait(tmp_path: Path, kind: Any, *, determ
     with (
         FakeEngine(kind, deterministic=deterministic) as engine,
         served(settings(tmp_path, engine)) as proxy,
-        ThreadPoolExecutor() as threads,
+        greedy_call(proxy, engine),
     ):
-        engine.script(Fault.slow(0.1))
-        greedy = proxy.rollout(profile="validation")
-        slow = threads.submit(greedy.chat, max_tokens=16)
-        while not engine.running:
-            threading.Event().wait(0.005)
-        train(proxy, "beside").chat(max_tokens=16)
-
-        assert not slow.done()
+        assert train(proxy, "beside").chat(max_tokens=16).status_code == 200
+        assert engine.halted == 1

@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
+from proxy.engine import pool
 from tests.fakes import FakeEngine, Fault
 from tests.served import RolloutClient, ServedProxy, served, settings_for
+
+
+@pytest.fixture(autouse=True)
+def _nobody_looks_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an engine could be found lost before the call that is to find it lost."""
+    monkeypatch.setattr(pool, "WELL_LOOK_S", 3600.0)
 
 
 @contextmanager

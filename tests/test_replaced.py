@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,8 +15,9 @@ from proxy.engine.upstream import Upstream
 from proxy.errors import EngineFault
 from proxy.model import EngineRef
 from proxy.settings import EngineSettings
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, Fault
 from tests.fakes.switch import Switch
+from tests.patience import PATIENCE_S, until
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 
 Json = dict[str, Any]
@@ -32,7 +32,14 @@ class Site:
         self.proxy, self.switch, self.old, self.new = proxy, switch, old, new
 
     def replace(self, *, drop: bool) -> None:
+        """Another engine answers from now on, and nobody is about to look who it is."""
+        until(self.is_vetted)
         self.switch.turn(self.new.url, drop=drop)
+
+    def is_vetted(self) -> bool:
+        """Whether the engine was looked at since a connection to it was opened."""
+        (engine,) = self.proxy.wiring.pool.engines
+        return engine.vetted >= self.proxy.wiring.upstream.connections.opened(engine.url)
 
 
 Start = Callable[..., Site]
@@ -123,14 +130,16 @@ def test_a_lost_guarantee_is_noticed_by_the_next_call(start: Start) -> None:
 @KINDS
 def test_no_call_goes_on_to_an_old_engine_that_is_still_there(start: Start, kind: Any) -> None:
     """A service points at another pod while the old one lives: connections to it are not used any more."""
-    site = start(kind, old={"token_delay_s": 0.02}, new={"max_model_len": 2048})
+    site = start(kind, new={"max_model_len": 2048})
+    site.old.script(Fault.halt())
     one, other = site.proxy.rollout(), site.proxy.rollout()
-    slow = threading.Thread(target=said, args=(one,), kwargs={"max_tokens": 40, "min_tokens": 40})
+    slow = threading.Thread(target=said, args=(one,), daemon=True)
     slow.start()
-    until(lambda: len(site.old.requests) == 1)
+    until(lambda: site.old.halted == 1)
     site.replace(drop=False)
     said(other)
-    slow.join()
+    site.old.go_on()
+    slow.join(PATIENCE_S)
     asked_of_old = len(site.old.requests)
     after = other.chat("next")
 
@@ -184,7 +193,7 @@ async def test_an_engine_that_cannot_be_asked_is_not_confirmed() -> None:
 @pytest.mark.anyio
 async def test_connections_that_are_opened_later_make_no_reply_wait() -> None:
     """Under load others are opened all the time; one look behind those that led to this reply is enough."""
-    upstream = Upstream(connect_s=1, silence_s=5, probe_s=5, reply_bytes=100_000)
+    upstream = patient_upstream()
     with FakeEngine("vllm") as engine:
         known = Pool([EngineSettings(url=engine.url)], upstream, require_replayable=False)
         await known.look()
@@ -196,10 +205,14 @@ async def test_connections_that_are_opened_later_make_no_reply_wait() -> None:
     await upstream.aclose()
 
 
+def patient_upstream() -> Upstream:
+    return Upstream(connect_s=PATIENCE_S, silence_s=PATIENCE_S, probe_s=PATIENCE_S, reply_bytes=100_000)
+
+
 @asynccontextmanager
 async def asked_engine(*, looks_last: bool) -> AsyncIterator[tuple[Pool, EngineRef, int]]:
     """An engine that was looked at, before or after a connection to it was opened, and is gone now."""
-    upstream = Upstream(connect_s=1, silence_s=5, probe_s=1, reply_bytes=100_000)
+    upstream = patient_upstream()
     with FakeEngine("vllm") as engine:
         known = Pool([EngineSettings(url=engine.url)], upstream, require_replayable=False)
         await known.look()
@@ -215,10 +228,3 @@ async def asked_engine(*, looks_last: bool) -> AsyncIterator[tuple[Pool, EngineR
 def context_length(site: Site) -> Any:
     (engine,) = site.proxy.control.get("/engines").json()["engines"]
     return engine["context_length"]
-
-
-def until(is_so: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)

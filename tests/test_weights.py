@@ -5,21 +5,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from proxy import update
 from proxy.errors import StoreDown
 from proxy.model import Pause, Weights
-from tests.fakes import FakeEngine
+from tests.api.harness import FOREVER, Reader
+from tests.fakes import FakeEngine, Fault
+from tests.patience import PATIENCE_S, until
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 
 Json = dict[str, Any]
 KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])
 AS_STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 TALK = {"max_tokens": 40, "min_tokens": 40}
+# Tokens after which a reply is in its middle.
+SOME = 10
 
 
 class Site:
@@ -38,9 +44,15 @@ class Site:
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
+    def let_lease_lapse(self) -> None:
+        """The pause in force has lasted as long as it was to last; the proxy learns of it as of another's word."""
+        store = self.proxy.wiring.store
+        pause = self.proxy.do(store.pause())
+        self.proxy.do(store.begin_pause(replace(pause, lease_until=time.time())))
+
     def load(self, version: str, *, label: bool = True, **more: Any) -> None:
         """What a trainer does to the engine itself."""
-        with httpx.Client(base_url=self.engine.url) as engine:
+        with httpx.Client(base_url=self.engine.url, timeout=PATIENCE_S) as engine:
             if self.kind == "sglang":
                 body = {"model_path": f"weights/{version}", **({"weight_version": version} if label else {}), **more}
                 engine.post("/update_weights_from_disk", json=body)
@@ -50,18 +62,25 @@ class Site:
                 if label:
                     engine.post("/update_weight_version", json={"new_version": version}).raise_for_status()
 
+    def call_in_the_middle(self, *, stream: bool = False) -> "Call":
+        """A call of which some tokens are out, and no more come until the engine is told to go on."""
+        self.engine.script(Fault.halt(SOME))
+        call = Call(self.proxy.rollout(), stream=stream)
+        until(lambda: self.engine.halted == 1)
+        return call
+
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Site]]:
-    """Start a proxy in front of an engine of its own, slow enough to be caught in the middle of a reply."""
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Site]]:
+    """Start a proxy in front of an engine of its own; a pause that ends calls waits until they were read."""
+    monkeypatch.setattr(update, "SETTLE_S", PATIENCE_S)
     with ExitStack() as running:
         number = iter(range(100))
 
-        def start_one(kind: Any, *, delay_s: float = 0.0, engine: Json | None = None, **fields: Any) -> Site:
+        def start_one(kind: Any, *, engine: Json | None = None, **fields: Any) -> Site:
             folder = tmp_path / str(next(number))
             folder.mkdir()
-            options = {"dev_mode": True, "token_delay_s": delay_s, **(engine or {})}
-            fake = running.enter_context(FakeEngine(kind, **options))
+            fake = running.enter_context(FakeEngine(kind, **{"dev_mode": True, **(engine or {})}))
             return Site(running.enter_context(served(settings_for(folder, fake.url, **fields))), fake, kind)
 
         yield start_one
@@ -71,7 +90,7 @@ class Call(threading.Thread):
     """One call on its way."""
 
     def __init__(self, client: RolloutClient, *, stream: bool = False, **fields: Any) -> None:
-        super().__init__()
+        super().__init__(daemon=True)
         self.client = client
         self.answer: httpx.Response | None = None
         self._fields = {**TALK, "stream": stream, **fields}
@@ -80,8 +99,13 @@ class Call(threading.Thread):
     def run(self) -> None:
         self.answer = self.client.chat(**self._fields)
 
+    def arrived(self) -> "Call":
+        """Itself, once it is written down."""
+        until(lambda: bool(self.client.proxy.calls(self.client.rollout_id)))
+        return self
+
     def ended(self) -> httpx.Response:
-        self.join(30)
+        self.join(PATIENCE_S)
         assert self.answer is not None
         return self.answer
 
@@ -92,17 +116,24 @@ class Call(threading.Thread):
         return self.client.call()
 
 
-def in_the_middle(site: Site, calls: int = 1) -> None:
-    """Wait until so many calls are being drawn, and some tokens are out."""
-    until(lambda: site.engine._engine.busy == calls)
-    time.sleep(0.2)
+class Doing(threading.Thread):
+    """Something that a trainer asks for, on its way."""
 
+    def __init__(self, site: Site, path: str, body: Json) -> None:
+        super().__init__(daemon=True)
+        self._asked = site, path, body
+        self._told: Json | None = None
+        self.start()
 
-def until(is_so: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    def run(self) -> None:
+        site, path, body = self._asked
+        self._told = site.do(path, body)
+
+    def done(self) -> Json:
+        """What it was told, once it was done."""
+        self.join(PATIENCE_S)
+        assert self._told is not None
+        return self._told
 
 
 def versions(call: Json) -> list[str | None]:
@@ -121,13 +152,12 @@ def test_an_update_in_mid_flight_loses_no_call_and_mislabels_no_token(
     start: Callable[..., Site], kind: str, *, stream: bool
 ) -> None:
     """Pause, update, tell, resume: the reply is whole, and what each version drew is known to the token."""
-    site = start(kind, delay_s=0.02)
+    site = start(kind)
     site.load("w1")
     site.do("/weights", {"version": "w1"})
-    call = Call(site.proxy.rollout(), stream=stream)
-    in_the_middle(site)
-    site.do("/pause", {"mode": "abort", "lease_s": 60})
-    late = Call(site.proxy.rollout(), stream=stream)
+    call = site.call_in_the_middle(stream=stream)
+    site.do("/pause", {"mode": "abort", "lease_s": FOREVER})
+    late = Call(site.proxy.rollout(), stream=stream).arrived()
     site.load("w2")
     told = site.do("/weights", {"version": "w2"})
     assert not late.client.proxy.calls(late.client.rollout_id)[0]["segments"]
@@ -144,7 +174,7 @@ def test_an_update_in_mid_flight_loses_no_call_and_mislabels_no_token(
 
 def test_what_retracted_calls_drew_is_told_by_a_whole_reply(start: Callable[..., Site]) -> None:
     """SGLang reports the spans, and retracted calls compute their cache anew."""
-    site = start("sglang", delay_s=0.02)
+    site = start("sglang")
     record = update_under(site, "retract", stream=False)
 
     assert versions(record) == ["default", "w2"]
@@ -155,7 +185,7 @@ def test_what_retracted_calls_drew_is_told_by_a_whole_reply(start: Callable[...,
 
 def test_a_cache_that_was_kept_is_named_with_the_segment(start: Callable[..., Site]) -> None:
     """In place: what follows was drawn by new weights on what the old ones had computed."""
-    site = start("sglang", delay_s=0.02)
+    site = start("sglang")
     record = update_under(site, "in_place", stream=False, flush_cache=False)
 
     assert versions(record) == ["default", "w2"]
@@ -172,7 +202,7 @@ def test_a_version_that_nobody_tells_is_not_guessed(
     start: Callable[..., Site], kind: str, mode: str, *, stream: bool
 ) -> None:
     """Streams of SGLang and vLLM's chat do not say where the weights changed."""
-    site = start(kind, delay_s=0.02)
+    site = start(kind)
     record = update_under(site, mode, stream=stream, **({"flush_cache": False} if mode == "in_place" else {}))
 
     assert versions(record) == [None]
@@ -182,9 +212,9 @@ def test_a_version_that_nobody_tells_is_not_guessed(
 
 def update_under(site: Site, mode: str, *, stream: bool, **more: Any) -> Json:
     """The record of a call during which the weights become w2 under a pause of this mode."""
-    call = Call(site.proxy.rollout(), stream=stream)
-    in_the_middle(site)
-    site.do("/pause", {"mode": mode, "lease_s": 60})
+    call = site.call_in_the_middle(stream=stream)
+    site.do("/pause", {"mode": mode, "lease_s": FOREVER})
+    site.engine.go_on()
     site.load("w2", **more)
     site.do("/weights", {"version": "w2"})
     site.do("/resume")
@@ -193,8 +223,17 @@ def update_under(site: Site, mode: str, *, stream: bool, **more: Any) -> Json:
 
 def test_draining_lets_calls_end_on_the_old_weights(start: Callable[..., Site]) -> None:
     """vLLM's `wait`: the pause holds when the last one has ended."""
-    site = start("vllm", delay_s=0.02)
-    record = update_under(site, "wait", stream=True)
+    site = start("vllm")
+    call = site.call_in_the_middle(stream=True)
+    pausing = Doing(site, "/pause", {"mode": "wait", "lease_s": FOREVER})
+    until(lambda: site.engine._engine.pause == "wait")
+    assert pausing.is_alive()
+    site.engine.go_on()
+    pausing.done()
+    assert site.engine.running == 0
+    site.load("w2")
+    site.do("/resume")
+    record = call.record()
 
     assert versions(record) == ["default"]
     assert covers(record)
@@ -251,7 +290,7 @@ def unsalted(site: Site, fresh: Site) -> bool:
     body = {**site.engine.requests[0].body, "cache_salt": None}
     answers = []
     for one in (site, fresh):
-        with httpx.Client(base_url=one.engine.url) as engine:
+        with httpx.Client(base_url=one.engine.url, timeout=PATIENCE_S) as engine:
             if one is site:
                 one.load("w1", flush_cache=False)
                 engine.post("/v1/chat/completions", json=body)
@@ -295,9 +334,10 @@ def test_without_development_mode_the_trainer_is_the_one_who_tells(start: Callab
 @AS_STREAM
 def test_a_pause_that_is_not_resumed_in_time_refuses_and_stays(start: Callable[..., Site], *, stream: bool) -> None:
     """Those who wait are told to come back, those who come are refused before anything is written."""
-    site = start("sglang")
-    site.do("/pause", {"mode": "abort", "lease_s": 0.3})
-    waiting = Call(site.proxy.rollout(), stream=stream)
+    site = start("sglang", timeouts={"heartbeat_after_s": FOREVER})
+    site.do("/pause", {"mode": "abort", "lease_s": FOREVER})
+    waiting = Call(site.proxy.rollout(), stream=stream).arrived()
+    site.let_lease_lapse()
     answer = waiting.ended()
     refused = site.proxy.rollout()
     again = refused.chat(stream=stream)
@@ -325,18 +365,19 @@ def test_a_stream_that_waits_gives_signs_of_life(start: Callable[..., Site]) -> 
     """So that neither the client nor what stands between gives up."""
     site = start("sglang", timeouts={"heartbeat_after_s": 0.1})
     site.do("/pause", {})
-    call = Call(site.proxy.rollout(), stream=True)
-    time.sleep(0.5)
+    client = site.proxy.rollout()
+    reader = Reader(client, **TALK)
+    until(lambda: reader.heartbeats >= 2)
     site.do("/resume")
 
-    assert call.ended().text.count(": still working") >= 2
-    assert call.record()["state"] == "done"
+    assert reader.ended().is_done
+    assert client.call()["state"] == "done"
 
 
 def test_pausing_again_renews_the_lease_and_another_mode_is_refused(start: Callable[..., Site]) -> None:
     """So a long update can say that it is alive."""
     site = start("sglang")
-    first, second = (site.do("/pause", {"mode": "retract", "lease_s": seconds}) for seconds in (5, 50))
+    first, second = (site.do("/pause", {"mode": "retract", "lease_s": seconds}) for seconds in (500, 5000))
     other = site.post("/pause", {"mode": "abort"})
 
     assert first["pause_id"] == second["pause_id"]
@@ -406,21 +447,23 @@ def test_a_late_look_does_not_open_the_door(start: Callable[..., Site]) -> None:
     """What was read before a pause began says nothing of it."""
     site = start("sglang")
     store, read = site.proxy.wiring.store, site.proxy.wiring.store.pause
-    held = threading.Event()
+    has_read, may_tell, looks = threading.Event(), threading.Event(), list[Pause | None]()
 
     async def late() -> Pause | None:
-        found = await read()
-        while not held.is_set():  # noqa: ASYNC110  set from another thread
+        looks.append(await read())
+        has_read.set()
+        while not may_tell.is_set():  # noqa: ASYNC110  set from another thread
             await asyncio.sleep(0.01)
-        return found
+        return looks[-1]
 
     store.pause = late  # type: ignore[method-assign]
-    time.sleep(0.4)
+    assert has_read.wait(PATIENCE_S)
     site.do("/pause", {"mode": "retract"})
-    held.set()
-    store.pause = read  # type: ignore[method-assign]
-    time.sleep(0.4)
+    may_tell.set()
+    # Whoever looks again has made of the first look what there is to be made of it.
+    until(lambda: len(looks) > 1)
 
+    assert looks[0] is None
     assert site.proxy.wiring.pauses.in_force is not None
 
 
@@ -428,28 +471,34 @@ def test_a_pause_outlives_the_proxy(tmp_path: Path) -> None:
     """Nothing resumes by itself, not even by a crash."""
     with FakeEngine("sglang") as engine:
         with served(settings_for(tmp_path, engine.url)) as proxy:
-            assert proxy.control.post("/pause", json={"mode": "abort", "lease_s": 60}).status_code == 200
-        with served(settings_for(tmp_path, engine.url)) as proxy:
-            call = Call(proxy.rollout(), stream=True)
-            time.sleep(0.3)
+            assert proxy.control.post("/pause", json={"mode": "abort", "lease_s": FOREVER}).status_code == 200
+        with served(settings_for(tmp_path, engine.url, timeouts={"heartbeat_after_s": 0.1})) as proxy:
+            client = proxy.rollout()
+            reader = Reader(client, **TALK)
+            until(lambda: reader.heartbeats >= 2)
             assert not engine.requests
             assert proxy.control.post("/resume").status_code == 200
-            assert call.record()["state"] == "done"
+            assert reader.ended().is_done
+            assert client.call()["state"] == "done"
 
 
 def test_a_pause_waits_for_every_live_replica(start: Callable[..., Site]) -> None:
     """One that shares the store and has not shut its door keeps the pause from holding."""
     site = start("sglang")
-    store, now = site.proxy.wiring.store, time.time()
-    site.proxy.do(store.stay_alive("px_other", now + 60, now))
-    pausing = threading.Thread(target=site.do, args=("/pause", {"mode": "abort"}))
-    pausing.start()
-    until(lambda: site.proxy.do(store.pause()) is not None)
-    time.sleep(0.3)
+    store, now, asked = site.proxy.wiring.store, time.time(), list[str]()
+    silent = store.silent
+
+    async def counted(pause_id: str, at: float) -> tuple[str, ...]:
+        asked.append(pause_id)
+        return await silent(pause_id, at)
+
+    site.proxy.do(store.stay_alive("px_other", now + FOREVER, now))
+    store.silent = counted  # type: ignore[method-assign]
+    pausing = Doing(site, "/pause", {"mode": "abort"})
+    until(lambda: len(asked) > 2)
     assert site.engine._engine.pause is None
-    pause = site.proxy.do(store.pause())
-    site.proxy.do(store.acknowledge("px_other", pause.pause_id))
-    pausing.join(10)
+    site.proxy.do(store.acknowledge("px_other", asked[0]))
+    pausing.done()
 
     assert site.engine._engine.pause == "abort"
 
@@ -458,7 +507,7 @@ def test_a_replica_follows_what_another_was_told(start: Callable[..., Site]) -> 
     """It shuts its door, says so, and opens it with the other's."""
     site = start("sglang")
     wiring = site.proxy.wiring
-    pause = Pause("pa_1", "retract", time.time(), time.time() + 60)
+    pause = Pause("pa_1", "retract", time.time(), time.time() + FOREVER)
     site.proxy.do(wiring.store.begin_pause(pause))
     until(lambda: wiring.pauses.in_force == pause)
     until(lambda: site.proxy.do(wiring.store.silent("pa_1", time.time())) == ())

@@ -229,13 +229,14 @@ async def test_whose_patience_is_over_runs_and_both_are_marked() -> None:
     """Better a call that is known to be unproven than one that never comes."""
     gates, ended, log, engine = Gates(class_patience_s=0.02), asyncio.Event(), list[str](), deterministic()
     plain = asyncio.create_task(hold(gates, engine, PLAIN, ended, log, "plain"))
-    greedy = asyncio.create_task(hold(gates, engine, GREEDY, ended, log, "greedy"))
-    await asyncio.sleep(0.1)
-    assert log == ["plain", "greedy"]
+    await settle()
+    async with gates.passage(engine, GREEDY) as greedy:
+        assert not plain.done()
     ended.set()
 
+    assert log == ["plain"]
     assert (await plain).is_disturbed
-    assert (await greedy).is_disturbed
+    assert greedy.is_disturbed
 
 
 @pytest.mark.anyio

@@ -14,13 +14,14 @@ from proxy.engine.upstream import Upstream
 from proxy.errors import EngineUnready
 from proxy.settings import EngineSettings
 from tests.fakes import FakeEngine
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def upstream() -> AsyncIterator[Upstream]:
-    made = Upstream(connect_s=5, silence_s=5, probe_s=5, reply_bytes=1_000_000)
+    made = Upstream(connect_s=PATIENCE_S, silence_s=PATIENCE_S, probe_s=PATIENCE_S, reply_bytes=1_000_000)
     yield made
     await made.aclose()
 

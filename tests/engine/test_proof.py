@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proxy.engine import pool
 from proxy.engine.lab import Draw, Lab
 from proxy.engine.look import Look
 from proxy.engine.pool import DIALECTS
@@ -14,6 +15,7 @@ from proxy.engine.proof import prove
 from proxy.engine.upstream import Upstream
 from proxy.model import EngineRef, Proof
 from tests.fakes import FakeEngine, Fault
+from tests.patience import PATIENCE_S
 from tests.served import served, settings_for
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def upstream() -> AsyncIterator[Upstream]:
-    made = Upstream(connect_s=5, silence_s=5, probe_s=5, reply_bytes=1_000_000)
+    made = Upstream(connect_s=PATIENCE_S, silence_s=PATIENCE_S, probe_s=PATIENCE_S, reply_bytes=1_000_000)
     yield made
     await made.aclose()
 
@@ -147,8 +149,9 @@ def test_where_replay_is_required_an_engine_that_fails_its_probe_keeps_the_proxy
             pass
 
 
-def test_an_engine_that_was_busy_at_start_is_proven_later(tmp_path: Path) -> None:
+def test_an_engine_that_was_busy_at_start_is_proven_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until then its calls are unproven."""
+    monkeypatch.setattr(pool, "WELL_LOOK_S", 3600.0)
     with FakeEngine("sglang") as engine:
         engine.always(Fault.refuse(503))
         with served(settings_for(tmp_path, engine.url, prove_engines=True)) as proxy:

@@ -13,6 +13,7 @@ import pytest
 
 from proxy.sim.engine import Kind
 from tests.fakes import FakeEngine, Say
+from tests.patience import PATIENCE_S
 from tests.served import served, settings_for
 
 
@@ -35,7 +36,7 @@ def dropping(engine_url: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
         def _pass_on(self, body: bytes | None) -> None:
             told = {"content-type": "application/json"}
-            answer = httpx.request(self.command, engine_url + self.path, content=body, headers=told, timeout=30)
+            answer = httpx.request(self.command, engine_url + self.path, content=body, headers=told, timeout=PATIENCE_S)
             self.send_response(answer.status_code)
             self.send_header("content-type", answer.headers["content-type"])
             self.send_header("content-length", str(len(answer.content)))
