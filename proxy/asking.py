@@ -15,7 +15,18 @@ from proxy.engine.fold import ABORTED, MessageFold, ReplyFold
 from proxy.engine.parts import NOT_GONE_ON, Part, cut, drawn_so_far, join, segments_of
 from proxy.engine.seam import SeamShows, continued, rest_events
 from proxy.engine.whole import may_be_end, read_whole
-from proxy.model import Completion, EngineKind, EngineRequest, Failure, JsonObject, Outcome, Plan, Segment, Weights
+from proxy.model import (
+    Completion,
+    EngineKind,
+    EngineRef,
+    EngineRequest,
+    Failure,
+    JsonObject,
+    Outcome,
+    Plan,
+    Segment,
+    Weights,
+)
 from proxy.request.resume import is_position_keyed, rest_of, resume_obstacle
 from proxy.request.seed import SeedRule
 from proxy.running import Running
@@ -63,6 +74,11 @@ class Asking:
     def segments(self) -> tuple[Segment, ...]:
         """Who drew what so far."""
         return segments_of(self._all_parts())
+
+    def drawn_by(self, engine: EngineRef) -> None:
+        """Label nothing by what was told of another process than the one that turned out to answer."""
+        doubted = self._wiring.weights.doubted
+        self._parts = [replace(part, after=doubted(part.after, engine)) for part in self._parts]
 
     def _all_parts(self) -> tuple[Part, ...]:
         if self._growing is None:

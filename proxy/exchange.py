@@ -69,7 +69,8 @@ async def exchange_once(running: Running, plan: Plan, dialect: Dialect, wiring: 
     try:
         outcome = await asking.outcome()
         if isinstance(outcome, Completion):
-            await wiring.pool.confirm(plan.engine, asking.connections, wiring.settings.timeouts.commit_wait_s)
+            patience_s = wiring.settings.timeouts.commit_wait_s
+            asking.drawn_by(await wiring.pool.confirm(plan.engine, asking.connections, patience_s))
     except EngineFault as fault:
         if fault.code == "engine_unreachable":
             wiring.pool.suspect(plan.engine.name, fault.in_full)

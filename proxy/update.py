@@ -14,6 +14,7 @@ import structlog
 from proxy import clock
 from proxy.engine.answer import Answer
 from proxy.engine.controls import CONTROLS, Controls, reported_version, reports_version
+from proxy.engine.look import Look
 from proxy.errors import (
     BadAsk,
     Conflict,
@@ -103,10 +104,17 @@ async def new_weights(version: str, names: Sequence[str] | None, wiring: Wiring)
     ]
     if others:
         raise Conflict(f"these weights are not {version!r}: {', '.join(others)}", code="weights_mismatch")
+    processes = [await _process_of(engine, wiring) for engine in engines]
     told = [
-        Told(engine, await wiring.weights.change(engine, version, is_flushed=await _flush(engine, wiring)), version_now)
-        for engine, version_now in zip(engines, reported, strict=True)
+        Told(
+            engine,
+            await wiring.weights.change(engine, version, is_flushed=await _flush(engine, wiring), process=process),
+            version_now,
+        )
+        for engine, version_now, process in zip(engines, reported, processes, strict=True)
     ]
+    if any(process != engine.facts.process for engine, process in zip(engines, processes, strict=True)):
+        await wiring.pool.look()
     return tuple(told)
 
 
@@ -230,6 +238,14 @@ async def _flush(engine: EngineRef, wiring: Wiring) -> bool:
 async def _version_of(engine: EngineRef, wiring: Wiring) -> str | None:
     path = _controls(engine).version_path
     return reported_version(await wiring.upstream.question(engine.url, path, api_key=engine.api_key))
+
+
+async def _process_of(engine: EngineRef, wiring: Wiring) -> str | None:
+    """Whom the trainer's word is about, where the engine does not report its weights itself. Raises ProxyError."""
+    if reports_version(engine.facts):
+        return None
+    async with wiring.upstream.apart() as apart:
+        return await Look(apart, engine.url, engine.api_key).process()
 
 
 async def _order(engine: EngineRef, order: EngineRequest, wiring: Wiring, patience_s: float | None) -> None:

@@ -34,6 +34,8 @@ class WeightWatch:
         self._known: dict[str, Weights] = {}
         self._asking: dict[str, asyncio.Task[str | None]] = {}
         self._queued: dict[str, asyncio.Task[str | None]] = {}
+        self._lapsed: dict[str, int] = {}
+        self._warned: dict[str, int] = {}
         self.kv_now: KvFate = "unknown"
         """What becomes of the cache of running calls where weights change now; a pause decides it."""
 
@@ -51,11 +53,30 @@ class WeightWatch:
 
     def of(self, engine: EngineRef) -> Weights:
         """What is known now, without asking anybody."""
-        return self.at(engine.url)
+        return self.doubted(self.at(engine.url), engine)
 
     def at(self, url: str) -> Weights:
-        """What is known of the engine at an address."""
+        """What was noted last of the engine at an address, whoever answers there now."""
         return self._known.get(url, Weights(url))
+
+    def doubted(self, weights: Weights, engine: EngineRef) -> Weights:
+        """Weights that were known, without their version where it is not of the engine as it was seen now."""
+        return weights if self._holds(weights, engine) else replace(weights, version=None)
+
+    def meet(self, engine: EngineRef, may_be_new: bool) -> None:  # noqa: FBT001  as the pool tells it
+        """An engine was seen. Where nothing tells its processes apart, one that may be new has no weights told of."""
+        noted = self.at(engine.url)
+        if may_be_new:
+            self._lapsed[engine.url] = noted.epoch
+        if noted.version is None or self._holds(noted, engine) or self._warned.get(engine.url) == noted.epoch:
+            return
+        self._warned[engine.url] = noted.epoch
+        log.warning(
+            "another process may answer than the one whose weights were told: tell them again (POST /weights)",
+            engine=engine.name,
+            url=engine.url,
+            version=noted.version,
+        )
 
     async def look(self, engine: EngineRef) -> Weights:
         """What is true at a moment after this call, where the engine tells; else what is known.
@@ -78,9 +99,9 @@ class WeightWatch:
         """
         return await patiently(lambda: self.look(engine), patience_s)
 
-    async def change(self, engine: EngineRef, version: str, *, is_flushed: bool) -> Weights:
+    async def change(self, engine: EngineRef, version: str, *, is_flushed: bool, process: str | None = None) -> Weights:
         """The trainer tells of new weights."""
-        seen = Weights(engine.url, version, told_by="trainer", is_flushed=is_flushed, kv=self.kv_now)
+        seen = Weights(engine.url, version, told_by="trainer", is_flushed=is_flushed, kv=self.kv_now, process=process)
         return self._keep(await self._store.change_weights(seen, clock.now()))
 
     def salted(self, engine: EngineRef, request: EngineRequest) -> EngineRequest:
@@ -96,6 +117,14 @@ class WeightWatch:
         """Another one for each store, engine and epoch; never the same for two sets of weights."""
         told = digest([SALT_MARK, self._salt_root, weights.url, weights.epoch, weights.version])
         return told.removeprefix("sha256:")[:SALT_DIGITS]
+
+    def _holds(self, weights: Weights, engine: EngineRef) -> bool:
+        """Whether what was noted is of this engine as it was seen; one that reports its version is asked anyway."""
+        if reports_version(engine.facts):
+            return True
+        is_same_process = weights.process == engine.facts.process
+        is_dated = engine.facts.process is not None or weights.epoch > self._lapsed.get(engine.url, 0)
+        return weights.told_by == "trainer" and is_same_process and is_dated
 
     async def _note(self, engine: EngineRef, version: str) -> Weights:
         """An engine has other weights than we knew of."""

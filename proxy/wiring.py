@@ -113,6 +113,7 @@ async def wire(settings: Settings) -> Wiring:
             prove_engines=settings.prove_engines,
         )
     )
+    pool.on_seen = weights.meet
     return Wiring(
         settings=settings,
         keys=keys,

@@ -99,6 +99,11 @@ def engine_document(wiring: Wiring, engine: Engine) -> JsonObject:
         "takes_exact_prompts": facts and facts.takes_exact_prompts,
         "fingerprint": facts and facts.fingerprint,
         "probe": facts and facts.proof and asdict(facts.proof),
-        "weights": weights_document(wiring.weights.at(engine.url)),
+        "weights": _weights(wiring, engine),
         "findings": findings,
     }
+
+
+def _weights(wiring: Wiring, engine: Engine) -> JsonObject:
+    noted = wiring.weights.at(engine.url)
+    return weights_document(wiring.weights.of(engine.ref) if engine.ref else noted, noted)

@@ -65,9 +65,11 @@ async def weights(wiring: Wired, body: Annotated[WeightsBody, Depends(body_of(We
     }
 
 
-def weights_document(weights: Weights) -> JsonObject:
+def weights_document(weights: Weights, noted: Weights) -> JsonObject:
+    """What is known of an engine's weights, and the version that was told of a process that may be gone."""
     return {
         "version": weights.version,
+        "lapsed": noted.version if weights.version is None else None,
         "epoch": weights.epoch,
         "told_by": weights.told_by,
         "flushed": weights.is_flushed,

@@ -32,6 +32,8 @@ MALFORMED_PROMPT: dict[EngineKind, tuple[JsonObject, str]] = {
 }
 # An engine that is busy, or a gateway whose engine is away.
 PUT_OFF = frozenset({429, 502, 503, 504})
+# Of all that a vLLM counts, when its process began; one with several API servers does not tell.
+PROCESS_PATH = "/metrics?name[]=process_start_time_seconds"
 SMALLEST_ASK: JsonObject = {"messages": [{"role": "user", "content": "-"}], "max_tokens": 1}
 
 
@@ -66,6 +68,12 @@ class Look:
         facts = replace(facts, vocabulary=await self._vocabulary(facts))
         return replace(facts, takes_exact_prompts=await self._takes_exact_prompts(facts))
 
+    async def process(self) -> str | None:
+        """What tells this process of vLLM from its successors (`EngineFacts.process`)."""
+        answer = await self._get(PROCESS_PATH)
+        told = re.search(r"^process_start_time_seconds (\S+)$", answer.text, re.MULTILINE)
+        return told.group(1) if told and answer.status == 200 else None
+
     async def alive(self) -> bool:
         """Whether the engine's HTTP server answers; nothing is generated, and no scheduler is asked."""
         try:
@@ -92,6 +100,7 @@ class Look:
         # Only in vLLM's development mode; elsewhere the logprob mode stays unknown.
         info = await self._get("/server_info")
         weights = await self._get("/weight_info")
+        version_told = reported_version(weights)
         mode = re.search(r"logprobs_mode[=:]\s*'?\"?(\w+)", str(info.body)) if info.status == 200 else None
         return EngineFacts(
             kind="vllm",
@@ -102,7 +111,8 @@ class Look:
             deterministic=_batch_invariant(info),
             details={"root": model.get("root")}
             | ({"logprobs_mode": mode.group(1)} if mode else {})
-            | ({"weight_version": version_told} if (version_told := reported_version(weights)) is not None else {}),
+            | ({} if version_told is None else {"weight_version": version_told}),
+            process=await self.process() if version_told is None else None,
         )
 
     async def _sglang_facts(self, model: JsonObject) -> EngineFacts:
@@ -205,10 +215,18 @@ class Look:
 
 
 def is_same_server(facts: EngineFacts, known: EngineFacts) -> bool:
-    """Whether two looks saw the same engine, so far as it tells of itself; new weights do not make another one."""
+    """Whether two looks saw the same engine, so far as it tells of itself.
+
+    New weights do not make another one, nor does a new process: several that are alike may serve one address in turn.
+    """
     ours, theirs = (
         replace(
-            seen, vocabulary=None, takes_exact_prompts=None, proof=None, details=seen.details | {"weight_version": None}
+            seen,
+            vocabulary=None,
+            takes_exact_prompts=None,
+            process=None,
+            proof=None,
+            details=seen.details | {"weight_version": None},
         )
         for seen in (facts, known)
     )

@@ -7,7 +7,7 @@ that its prefix cache serves the rollout's later turns. It never moves to anothe
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -97,6 +97,8 @@ class Pool:
         self._look_now = asyncio.Event()
         self._doubt = asyncio.Event()
         self._homes = Homes(self._gates)
+        self.on_seen: Callable[[EngineRef, bool], None] = lambda _ref, _may_be_new: None
+        """Called behind each look with what was seen, and whether it may have been started anew since the last one."""
 
     async def add(self, settings: EngineSettings) -> Engine:
         """Take in another engine and look at it. Raises Conflict where its URL is there already."""
@@ -232,8 +234,8 @@ class Pool:
         """A call broke off: its engine may be gone, so look at once."""
         self._look_now.set()
 
-    async def confirm(self, ref: EngineRef, opened: int, patience_s: float) -> None:
-        """Return once it is certain that an engine's reply came from the server that its plan knew.
+    async def confirm(self, ref: EngineRef, opened: int, patience_s: float) -> EngineRef:
+        """What is known of an engine once it is certain that its reply came from the server that its plan knew.
 
         `opened` is how many connections had been opened to it when the reply began. It is certain where they were all
         opened before a look that still found the same server: so it costs nothing until another one is opened, and
@@ -249,6 +251,7 @@ class Pool:
             await asyncio.sleep(DOUBT_PAUSE_S)
         if engine.ref is None or not is_same_server(engine.ref.facts, ref.facts):
             raise _unconfirmed("another one answers at its address now")
+        return engine.ref
 
     async def _vet(self, engine: Engine, opened: int) -> None:
         """Look at an engine, unless somebody else did since so many connections were opened to it."""
@@ -307,9 +310,11 @@ class Pool:
         if known is not None and not is_same_server(facts, known):
             # The old one may still be there, and be answering over connections that were opened to it.
             self._upstream.connections.leave()
+        may_be_new = engine.problem is not None or known is None or not is_same_server(facts, known)
         engine.vetted = opened
         engine.ref = EngineRef(engine.name, engine.url, facts, engine.api_key)
         engine.problem = None
+        self.on_seen(engine.ref, may_be_new)
 
 
 def _unconfirmed(why: str) -> EngineFault:

@@ -45,6 +45,10 @@ class EngineFacts:
     """Whether it reads the prompt ids that a chat request gives it; None where the answer told neither way."""
     fingerprint: str | None = None
     """Equal where kind, model, tokenizer and template are (engine/fingerprint.py); None where it would not render."""
+    process: str | None = None
+    """What tells the process that answered from its successors, where its weights' version is the trainer's word alone;
+    None where nothing does.
+    """
     details: JsonObject = field(default_factory=dict)
     proof: Proof | None = None
     """What its draws proved; None before they were made."""

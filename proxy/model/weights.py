@@ -34,3 +34,5 @@ class Weights:
     """Whether the engine's prefix cache was emptied after they came, or they were its first."""
     kv: KvFate = "unknown"
     """What became of the cache of calls that ran while they came."""
+    process: str | None = None
+    """Whom a trainer's word was about (`EngineFacts.process`); None where nothing told processes apart."""

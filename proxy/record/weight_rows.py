@@ -14,12 +14,13 @@ on conflict (owner) do update set alive_until = excluded.alive_until
 _ACKNOWLEDGE = "update replicas set pause_id = ? where owner = ?"
 _PROLONG = "update replicas set alive_until = ? where owner = ?"
 _SILENT = "select owner from replicas where pause_id is null or pause_id <> ? order by owner"
-_WEIGHTS = "select url, version, epoch, told_by, is_flushed, kv from weights"
+_WEIGHTS = "select url, version, epoch, told_by, is_flushed, kv, process from weights"
 _PUT = """
-insert into weights values (:url, :version, 1, :told_by, :is_flushed, :kv, :at)
+insert into weights values (:url, :version, 1, :told_by, :is_flushed, :kv, :at, :process)
 on conflict (url) do update set
     version = excluded.version, epoch = weights.epoch + 1, told_by = excluded.told_by,
-    is_flushed = excluded.is_flushed, kv = excluded.kv, noted_at = excluded.noted_at
+    is_flushed = excluded.is_flushed, kv = excluded.kv, noted_at = excluded.noted_at,
+    process = excluded.process
 """
 
 
@@ -93,7 +94,7 @@ def change_weights(connection: Connection, seen: Weights, at: float, *, only_if_
     if only_if_new and held is not None and held["version"] == seen.version:
         return _weights(held)
     row = {"url": seen.url, "version": seen.version, "told_by": seen.told_by, "kv": seen.kv, "at": at}
-    connection.execute(_PUT, row | {"is_flushed": seen.is_flushed})
+    connection.execute(_PUT, row | {"is_flushed": seen.is_flushed, "process": seen.process})
     return _weights(connection.execute(f"{_WEIGHTS} where url = ?", (seen.url,)).fetchone())
 
 

@@ -50,6 +50,8 @@ class Setup:
     """Whether logprobs are taken before the temperature; None for the engine's usual way."""
     auto_truncates: bool = False
     """SGLang's flag to cut prompts that are too long; only told, since nothing here is cut."""
+    api_servers: int = 1
+    """How many processes of vLLM take requests; of several, none tells when it began."""
     scale_out: bool = True
     """vLLM's endpoints that render and derender are there."""
     mixture: bool = False

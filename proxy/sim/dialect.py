@@ -64,6 +64,8 @@ class EngineView(Protocol):
 
     setup: Setup
     pause: PauseMode | None
+    started_at: float
+    """When the process began, in seconds since the epoch."""
     scored: deque[Json]
     """The newest questions for logprobs of given ids."""
 

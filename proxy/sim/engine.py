@@ -69,6 +69,7 @@ class Engine:
         self.refused: list[Received] = []
         self.aborted = self.served = 0
         self.pause: PauseMode | None = None
+        self.started_at = 0.0
         self.cache = PrefixCache()
         self.scored: deque[Json] = deque(maxlen=SCORED_KEPT)
         self.on_cut: Callable[[Any], None] = lambda _: None

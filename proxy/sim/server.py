@@ -9,6 +9,7 @@ from typing import Any, Self, cast
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from proxy import clock
 from proxy.sim.ask import Setup
 from proxy.sim.engine import Engine, Fits, Kind, Received, Recurring
 from proxy.sim.scenario import Scenario
@@ -36,6 +37,7 @@ class SimEngine:
         neutral_defaults: bool = False,
         raw_logprobs: bool | None = None,
         auto_truncates: bool = False,
+        api_servers: int = 1,
         scale_out: bool = True,
         mixture: bool = False,
         host: str = "127.0.0.1",
@@ -55,6 +57,7 @@ class SimEngine:
             neutral_defaults=neutral_defaults,
             raw_logprobs=raw_logprobs,
             auto_truncates=auto_truncates,
+            api_servers=api_servers,
             scale_out=scale_out,
             mixture=mixture,
             scenario=scenario,
@@ -133,7 +136,8 @@ class SimEngine:
             self._server.do(self._engine.go_on)
 
     def start(self) -> None:
-        """Listen."""
+        """Listen, as a process of its own."""
+        self._engine.started_at = clock.now()
         listener = _listen(self._host, self._port)
         self._port = listener.getsockname()[1]
         self._server = _Server(self._engine, listener)

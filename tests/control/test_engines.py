@@ -35,7 +35,7 @@ async def test_engines_show_what_they_said_and_what_they_cannot_honour(control: 
         "takes_exact_prompts": None,
         "fingerprint": None,
         "probe": None,
-        "weights": {"version": None, "epoch": 0, "told_by": None, "flushed": True},
+        "weights": {"version": None, "lapsed": None, "epoch": 0, "told_by": None, "flushed": True},
     }
     assert {finding["profile"] for finding in findings} == {"train", "validation"}
     assert all(finding["setting"] == "seed" and finding["remedy"] for finding in findings)

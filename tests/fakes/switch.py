@@ -54,14 +54,18 @@ class Switch:
         assert task is not None
         self._tasks.add(task)
         target = urlsplit(self._target)
-        there, back = await asyncio.open_connection(target.hostname, target.port)
-        self._links |= {writer, back}
+        ends = {writer}
         try:
+            there, back = await asyncio.open_connection(target.hostname, target.port)
+            ends.add(back)
+            self._links |= ends
             await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
+        except ConnectionRefusedError:
+            return
         finally:
-            self._links -= {writer, back}
+            self._links -= ends
             self._tasks.discard(task)
-            for end in (writer, back):
+            for end in ends:
                 end.close()
 
 

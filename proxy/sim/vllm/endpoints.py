@@ -74,7 +74,10 @@ class Endpoints:
     async def health(self, _: Request) -> Response:
         return Response()
 
-    async def metrics(self, _: Request) -> Response:
+    async def metrics(self, request: Request) -> Response:
+        began = "process_start_time_seconds"
+        told = (f"# HELP {began} Start time of the process since unix epoch in seconds.", f"# TYPE {began} gauge")
+        process = (*told, f"{began} {self.engine.started_at}") if self.engine.setup.api_servers == 1 else ()
         labels = f'{{engine="0",model_name="{self.engine.setup.model}"}}'
         lines = (
             "# HELP vllm:num_requests_running Number of requests in model execution batches.",
@@ -84,7 +87,8 @@ class Endpoints:
             "# TYPE vllm:num_requests_waiting gauge",
             f"vllm:num_requests_waiting{labels} 0.0",
         )
-        return PlainTextResponse("\n".join(lines) + "\n")
+        wanted = process if request.query_params.getlist("name[]") == [began] else (*process, *lines)
+        return PlainTextResponse("".join(f"{line}\n" for line in wanted))
 
     async def tokenize(self, request: Request) -> Response:
         body = await request.json()
