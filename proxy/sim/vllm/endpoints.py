@@ -33,6 +33,7 @@ class Endpoints:
             Route("/health", self.health),
             Route("/ping", self.health, methods=["GET", "POST"]),
             Route("/metrics", self.metrics),
+            Route("/metrics/", self.metrics),
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/detokenize", self.detokenize, methods=["POST"]),
             *ScaleOut(self.engine).routes(),
@@ -87,7 +88,9 @@ class Endpoints:
             "# TYPE vllm:num_requests_waiting gauge",
             f"vllm:num_requests_waiting{labels} 0.0",
         )
-        wanted = process if request.query_params.getlist("name[]") == [began] else (*process, *lines)
+        # Only the mounted half of the two that vLLM has there heeds the name.
+        is_narrow = request.url.path.endswith("/") and request.query_params.getlist("name[]") == [began]
+        wanted = process if is_narrow else (*process, *lines)
         return PlainTextResponse("".join(f"{line}\n" for line in wanted))
 
     async def tokenize(self, request: Request) -> Response:
