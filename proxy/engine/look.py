@@ -32,8 +32,8 @@ MALFORMED_PROMPT: dict[EngineKind, tuple[JsonObject, str]] = {
 }
 # An engine that is busy, or a gateway whose engine is away.
 PUT_OFF = frozenset({429, 502, 503, 504})
-# Of all that a vLLM counts, when its process began; one with several API servers does not tell. Without the slash another
-# route answers, which passes the name by and tells everything.
+# Of all that a vLLM counts, when its process began; one with several API servers does not tell. Without the slash
+# another route answers, which passes the name by and tells everything.
 PROCESS_PATH = "/metrics/?name[]=process_start_time_seconds"
 SMALLEST_ASK: JsonObject = {"messages": [{"role": "user", "content": "-"}], "max_tokens": 1}
 
