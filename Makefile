@@ -13,6 +13,7 @@ help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 .venv/.stamp: requirements.lock pyproject.toml
+	@echo "installing what requirements.lock names into .venv, once: seconds with uv, minutes without"
 ifneq ($(UV),)
 	$(UV) venv -q --clear --python $(PY) .venv
 	$(UV) pip sync -q --require-hashes --python $(BIN)/python requirements.lock

@@ -394,7 +394,7 @@ def test_a_proxy_gives_each_sample_the_seed_of_the_worked_example(engine: FakeEn
 # --- five minutes -----------------------------------------------------------------------------------------------
 
 STEPS = README.partition("## Five minutes to your own engine\n")[2].partition("\n## ")[0]
-ANSWER_S = 20
+ANSWER_S = 120
 
 
 def step(kind: str) -> str:
@@ -449,13 +449,17 @@ def test_the_five_minutes_of_the_readme_work(five_minutes: dict[str, str]) -> No
     """Its settings, its start, its trainer and harness, and its look from a shell."""
     program = step("python").replace("127.0.0.1:8080", f"127.0.0.1:{five_minutes['ROLLPIN_PORT']}")
     printed = run([sys.executable, "-c", program], five_minutes).splitlines()
-    looks = [shlex.split(line) for line in step("sh").splitlines() if line.startswith("rollpin rollouts")]
+    looks = [shlex.split(line) for line in step("sh").splitlines() if re.match("rollpin (rollouts|export)", line)]
     shown = [run(look, five_minutes) for look in looks]
 
     assert [line.split()[0] for line in printed[:4]] == ["0", "1", "2", "3"]
-    assert len({line.split()[0] for line in printed[4:]}) == len(printed[4:]) == 4
+    assert len({line.split()[0] for line in printed[4:8]}) == 4
+    assert [line.split()[0] for line in printed[8:]] == ["main"] * 4
+    assert all(re.search(r" [1-9]\d* trained on$", line) for line in printed[8:])
     assert shown[0].count("finished") == 4
     assert "1 completed, 0 failed" in shown[1]
+    assert "nothing to explain" in shown[2]
+    assert len((Path(five_minutes["PWD"]) / "step-1-task-17.jsonl").read_text().splitlines()) == 4
 
 
 # --- nothing of where this was written --------------------------------------------------------------------------
