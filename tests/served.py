@@ -14,13 +14,10 @@ from proxy.app import run_proxy
 from proxy.server import Server
 from proxy.settings import Settings
 from proxy.wiring import Wiring
+from tests.patience import PATIENCE_S, until
 
 ADMIN = "admin-token-for-tests"
 READER = "read-token-for-tests"
-# More than the slowest machine needs; what does not start at all says so at once.
-START_S = 120
-# A delivery is noted right after its last byte was sent, which the client may read first.
-NOTE_S = 2
 
 
 class ServedProxy:
@@ -32,7 +29,7 @@ class ServedProxy:
         self.wiring = wiring
         self.url = f"http://127.0.0.1:{wiring.data_port}"
         self.control = httpx.Client(
-            base_url=self.url, headers={"authorization": f"Bearer {ADMIN}"}, timeout=30, verify=False
+            base_url=self.url, headers={"authorization": f"Bearer {ADMIN}"}, timeout=PATIENCE_S, verify=False
         )
 
     def rollout(self, **fields: Any) -> "RolloutClient":
@@ -47,21 +44,24 @@ class ServedProxy:
         assert answer.status_code == 200, answer.text
         return list(answer.json()["calls"])
 
-    def settled_calls(self, rollout_id: str, seconds: float = 60) -> list[dict[str, Any]]:
-        """A rollout's calls once none is still running, and their readers have had a moment to be noted as done."""
-        deadline = self._loop.time() + seconds
-        while True:
-            calls = self.calls(rollout_id)
+    def settled_calls(self, rollout_id: str) -> list[dict[str, Any]]:
+        """A rollout's calls once none is still running, and it is noted how each reading of them ended.
+
+        That is noted right after the last byte was sent, which the client may read first.
+        """
+        calls: list[dict[str, Any]] = []
+
+        def are_settled() -> bool:
+            calls[:] = self.calls(rollout_id)
             has_ended = bool(calls) and all(call["state"] != "reserved" for call in calls)
-            is_noted = all(reading["outcome"] for call in calls for reading in call["deliveries"])
-            if has_ended and (is_noted or self._loop.time() > deadline - seconds + NOTE_S):
-                return calls
-            assert self._loop.time() < deadline, calls
-            threading.Event().wait(0.02)
+            return has_ended and all(reading["outcome"] for call in calls for reading in call["deliveries"])
+
+        until(are_settled, lambda: calls)
+        return calls
 
     def do(self, work: Any) -> Any:
         """Run a coroutine on the proxy's own loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._server.stop)
@@ -77,7 +77,7 @@ class RolloutClient:
         self.http = httpx.Client(
             base_url=created["base_url"],
             headers={"authorization": f"Bearer {created['api_key']}"},
-            timeout=30,
+            timeout=PATIENCE_S,
             verify=False,
         )
 
@@ -146,11 +146,11 @@ def served(settings: Settings) -> Iterator[ServedProxy]:
 
     thread = threading.Thread(target=work, name="proxy")
     thread.start()
-    assert up.wait(START_S)
+    assert up.wait(PATIENCE_S)
     assert box, f"the proxy did not start: status {status}"
     try:
         yield box[0]
     finally:
         box[0].stop()
-        thread.join(60)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()

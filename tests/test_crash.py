@@ -67,15 +67,16 @@ def new_rollout(url: str, rollout_id: str) -> tuple[str, str]:
     return answer.json()["base_url"], answer.json()["api_key"]
 
 
-def read_calls(url: str, rollout_id: str) -> Iterator[dict[str, Any]]:
+def read_calls(url: str, rollout_id: str) -> list[dict[str, Any]]:
     """All of them, however many there are on a fast machine."""
-    query: dict[str, Any] = {"limit": 1000}
+    calls, query = list[dict[str, Any]](), {"limit": "1000"}
     while True:
         answer = httpx.get(f"{url}/rollouts/{rollout_id}/calls", params=query, headers=TRAINER, timeout=PATIENCE_S)
-        yield from answer.json()["calls"]
-        if not answer.json()["cursor"]:
-            return
-        query["cursor"] = answer.json()["cursor"]
+        page = answer.json()
+        calls += page["calls"]
+        if not page["cursor"]:
+            return calls
+        query["cursor"] = page["cursor"]
 
 
 def call_until_killed(base_url: str, key: str, number: int, seen: Seen) -> None:

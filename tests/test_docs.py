@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -32,6 +31,8 @@ from proxy.request.seed import mint_seed, seed_from_client
 from proxy.settings_page import flag_rows
 from proxy.trajectory.glossary import REASONS
 from tests.fakes import FakeEngine
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tests.served import served, settings_for
 
 ROOT = Path(__file__).parents[1]
@@ -394,18 +395,11 @@ def test_a_proxy_gives_each_sample_the_seed_of_the_worked_example(engine: FakeEn
 # --- five minutes -----------------------------------------------------------------------------------------------
 
 STEPS = README.partition("## Five minutes to your own engine\n")[2].partition("\n## ")[0]
-ANSWER_S = 120
 
 
 def step(kind: str) -> str:
     """All blocks of one language in the quick start, in order."""
     return "\n".join(re.findall(rf"```{kind}\n(.*?)```", STEPS, re.DOTALL))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
@@ -422,11 +416,11 @@ def five_minutes(engine: FakeEngine, tmp_path: Path) -> Iterator[dict[str, str]]
         yield surroundings
     finally:
         proxy.terminate()
-        proxy.communicate(timeout=ANSWER_S)
+        proxy.communicate(timeout=PATIENCE_S)
 
 
 def wait_until_ready(url: str, proxy: "subprocess.Popen[str]") -> None:
-    give_up_at = time.monotonic() + ANSWER_S
+    give_up_at = time.monotonic() + PATIENCE_S
     while time.monotonic() < give_up_at and proxy.poll() is None:
         with contextlib.suppress(httpx.TransportError):
             if httpx.get(url).status_code == 200:

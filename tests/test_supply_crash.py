@@ -64,7 +64,7 @@ def test_a_killed_proxy_goes_on_supplying(tmp_path: Path, kind: Any) -> None:
             with proxy_process(tmp_path, engine.url) as (_process, url):
                 assert all(agent.turn(f"{url}/rollouts/r/v1") for agent in agents)
         with proxy_process(tmp_path, engine.url) as (_process, url):
-            calls = list(read_calls(url, "r"))
+            calls = read_calls(url, "r")
 
     assert {failure["kind"] for call in calls for failure in call["earlier_failures"]} == {"proxy_died"}
     for name in AGENTS:

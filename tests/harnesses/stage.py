@@ -75,7 +75,7 @@ class Stage:
         rollout = proxy.rollout(group=f"{harness.name}-{self._count}")
         aim = Aim(rollout.created["base_url"], rollout.created["api_key"], timeout_s)
         show = self._let_loose(harness, task, aim, trouble)
-        calls = tuple(proxy.settled_calls(rollout.rollout_id, 30))
+        calls = tuple(proxy.settled_calls(rollout.rollout_id))
         told = proxy.control.get(f"/rollouts/{rollout.rollout_id}/trajectory", params={"include": "all"})
         assert told.status_code == 200, told.text
         return Performance(show.run, show.heard, show.engine_requests, calls, told.json())
