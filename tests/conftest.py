@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.chance import Lots
 from tests.pace import Pace
+from tests.patience import PATIENCE_S
 from tests.postgres import PostgresServer, running_server
 
 # No test is timed: a busy machine may take as long as it needs for an example.
@@ -25,8 +26,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Examples are the same ones in each run unless others are asked for."""
+    """Examples are the same ones in each run unless others are asked for, and clients wait."""
     settings.load_profile("other" if config.getoption("lot") else "same")
+    # A client that names no time would give up after 5 s, which is nothing to a busy machine.
+    for phase in ("connect", "read", "write", "pool"):
+        setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, phase, PATIENCE_S)
 
 
 @pytest.fixture(autouse=True)

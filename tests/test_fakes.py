@@ -3,19 +3,24 @@
 import json
 import os
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from tests.fakes import FakeEngine, Fault, Say, ToolSay
 from tests.fakes.tokens import CALL_END, CALL_START, THINK_END, TURN_END, decode, encode
+from tests.patience import PATIENCE_S, until
 
 Json = dict[str, Any]
 
@@ -151,13 +156,6 @@ def streamed_ids(events: list[Json]) -> list[int]:
 
 def told_logprobs(held: list[Json]) -> list[float]:
     return [token["logprob"] for choice in held if choice["logprobs"] for token in choice["logprobs"]["content"]]
-
-
-def until(is_so: Callable[[], bool], seconds: float = 0.5) -> bool:
-    deadline = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return is_so()
 
 
 # --- shapes ---
@@ -728,7 +726,7 @@ def test_a_cut_breaks_the_connection(kind: str, start: Callable[..., FakeEngine]
     response.close()
 
     assert len(events_of("".join(pieces))) == 3
-    assert until(lambda: engine.running == 0)
+    until(lambda: engine.running == 0)
     assert chat(engine)
 
 
@@ -740,7 +738,7 @@ def test_stalls(kind: str, start: Callable[..., FakeEngine]) -> None:
     for as_stream in (False, True, False):
         began = time.monotonic()
         assert post(engine, stream=as_stream).status_code == 200
-        assert 0.2 <= time.monotonic() - began < 0.6
+        assert time.monotonic() - began >= 0.2
 
 
 @KINDS
@@ -816,66 +814,64 @@ def test_a_fault_can_happen_to_given_words(kind: str, start: Callable[..., FakeE
 @AS_STREAM
 @KINDS
 def test_a_client_that_leaves_frees_the_engine(kind: str, start: Callable[..., FakeEngine], *, as_stream: bool) -> None:
-    """Within half a second."""
-    engine = start(kind, token_delay_s=0.05)
-    body = {"model": "tiny", "messages": HELLO, "stream": as_stream, "ignore_eos": True, "max_tokens": 1000}
-    with httpx.Client(timeout=httpx.Timeout(5, read=0.1 if not as_stream else 5)) as client:
-        if as_stream:
-            with client.stream("POST", f"{engine.url}/v1/chat/completions", json=body) as response:
-                pieces = response.iter_text()  # kept: the connection closes when it is collected
-                next(pieces)
-                assert engine.running == 1
-        else:
-            with pytest.raises(httpx.ReadTimeout):
-                client.post(f"{engine.url}/v1/chat/completions", json=body)
+    """At once, not at the end of its reply."""
+    engine = start(kind, token_delay_s=600)
+    target, body = urlsplit(engine.url), json.dumps({"model": "tiny", "messages": HELLO, "stream": as_stream})
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+    head += "content-type: application/json\r\n\r\n"
+    with socket.create_connection((target.hostname, target.port or 80)) as line:
+        line.sendall(head.encode() + body.encode())
+        until(lambda: engine.running == 1)
 
-        assert until(lambda: (engine.running, engine.aborted) == (0, 1))
+    until(lambda: engine.running == 0)
+    assert engine.aborted == 1
     if kind == "vllm":
         assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 0.0' in CLIENT.get(f"{engine.url}/metrics").text
 
 
 def test_sglang_holds_and_relabels_a_running_call(start: Callable[..., FakeEngine]) -> None:
     """Paused in place, new weights, continued: one reply from two versions."""
-    engine = start("sglang", token_delay_s=0.005)
+    engine = start("sglang", token_delay_s=0.05)
     replies: list[Json] = []
-    asked = {"seed": 7, "max_tokens": 60, "ignore_eos": True}
+    asked = {"seed": 7, "max_tokens": 2000, "ignore_eos": True}
     caller = threading.Thread(target=lambda: replies.append(chat(engine, **asked)))
     caller.start()
-    assert until(lambda: engine.running == 1)
-    time.sleep(0.05)
+    until(lambda: any(exchange._told for exchange in engine._engine._calls))
     CLIENT.post(f"{engine.url}/pause_generation", json={"mode": "in_place"})
     CLIENT.post(f"{engine.url}/update_weight_version", json={"new_version": "w2"})
-    time.sleep(0.05)
+    # From here on all the rest takes no time, unless it is held.
+    engine._engine.setup = replace(engine._engine.setup, token_delay_s=0)
+    time.sleep(0.2)
     assert engine.running == 1
     CLIENT.post(f"{engine.url}/continue_generation", json={})
     caller.join()
     spans = replies[0]["metadata"]["weight_versions"]
 
     assert [span["version"] for span in spans] == ["default", "w2"]
-    assert (spans[0]["start"], spans[1]["end"]) == (0, 60)
-    assert 0 < spans[0]["end"] == spans[1]["start"] < 60
+    assert (spans[0]["start"], spans[1]["end"]) == (0, 2000)
+    assert 0 < spans[0]["end"] == spans[1]["start"] < 2000
 
 
 @KINDS
 def test_a_running_stream_can_be_aborted_over_http(kind: str, start: Callable[..., FakeEngine]) -> None:
     """It ends at once, with finish reason `abort` and as many ids as were told."""
-    engine = start(kind, token_delay_s=0.02, dev_mode=True)
-    body = {"model": "tiny", "messages": HELLO, "stream": True, "ignore_eos": True, **WANTS_IDS[kind]}
-    text = ""
+    engine = start(kind, dev_mode=True)
+    engine.script(Fault.stall(5, 600))
+    body = {"model": "tiny", "messages": HELLO, "stream": True, "max_tokens": 40, **WANTS_IDS[kind]}
     with CLIENT.stream("POST", f"{engine.url}/v1/chat/completions", json=body) as response:
-        for piece in response.iter_text():
-            if text.count("data: ") == 5:
-                call_id = events_of(piece)[0]["id"]
-                path, asked = ("abort_request", {"rid": call_id})
-                if kind == "vllm":
-                    path, asked = ("abort_requests", {"request_ids": [call_id]})
-                CLIENT.post(f"{engine.url}/{path}", json=asked)
-            text += piece
-    *events, done = events_of(text)
+        lines = (line for line in response.iter_lines() if line)
+        told = list(islice(lines, 5))
+        call_id = events_of(told[0])[0]["id"]
+        path, asked = ("abort_request", {"rid": call_id})
+        if kind == "vllm":
+            path, asked = ("abort_requests", {"request_ids": [call_id]})
+        CLIENT.post(f"{engine.url}/{path}", json=asked)
+        told.extend(lines)
+    *events, done = events_of("\n".join(told))
 
     assert done == "[DONE]"
     assert [c["finish_reason"] for c in choices(events) if c["finish_reason"]] == ["abort"]
-    assert 3 < len(streamed_ids(events)) < 12
+    assert 3 < len(streamed_ids(events)) <= 5
 
 
 @KINDS
@@ -937,7 +933,7 @@ def test_an_engine_as_a_process_is_scripted_over_http() -> None:
             }
             with pytest.raises(httpx.TransportError):
                 CLIENT.post(f"{url}/v1/chat/completions", json={**body, "input_ids": [300]})
-            assert process.wait(5) == 1
+            assert process.wait(PATIENCE_S) == 1
         finally:
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGTERM)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from proxy.model import SampledTurn
@@ -16,6 +15,7 @@ from proxy.request.joint_turn import Answer, Habits, Question, Tail
 from proxy.sim.engine import Kind
 from proxy.supply import Template, barrier, ended_by_itself, exact_prefix, prove
 from tests import make
+from tests.api.harness import Leaver, asked, until
 from tests.echoes import STYLES, Style, as_it_came, without_reasoning
 from tests.fakes import FakeEngine, Say, ToolSay
 from tests.fakes.tokens import decode
@@ -334,23 +334,26 @@ def test_a_client_that_leaves_during_the_renders_finds_its_call_again(
     proxy: ServedProxy, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine may take long to tell what its template prints; the call is asked all the same, and claimed."""
-    answer = Template.answer
+    answer, begun, may_go_on = Template.answer, threading.Event(), threading.Event()
 
     async def slow(template: Template, question: Question) -> Answer:
-        await asyncio.sleep(0.4)
+        begun.set()
+        await asyncio.to_thread(may_go_on.wait)
         return await answer(template, question)
 
     client = proxy.rollout()
     talk(client, engine, 1, as_it_came)
     said = client.call()["message"]
-    told = {"messages": [{"role": "system", "content": "Be brief."}, make.user("Go."), said, *follow_up(said, 0)]}
+    messages = [{"role": "system", "content": "Be brief."}, make.user("Go."), said, *follow_up(said, 0)]
+    told = asked(messages=messages, tools=TOOLS)
     monkeypatch.setattr(Template, "answer", slow)
     engine.script(Say("ok"))
-    with pytest.raises(httpx.ReadTimeout):
-        client.http.post("/chat/completions", json={**told, "tools": TOOLS}, timeout=0.2)
-    while len(client.calls()) == 1:
-        threading.Event().wait(0.05)
-    again = client.post({**told, "tools": TOOLS})
+    leaver = Leaver(client, **told)
+    until(begun.is_set)
+    leaver.leave()
+    may_go_on.set()
+    until(lambda: [one["outcome"] for call in client.calls()[1:] for one in call["deliveries"]] == ["client_gone"])
+    again = client.post(told)
     _first, call = client.calls()
 
     assert again.status_code == 200, again.text

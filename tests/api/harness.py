@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from proxy.errors import StoreDown
+from tests.patience import PATIENCE_S
 from tests.served import RolloutClient, ServedProxy
 
 Json = dict[str, Any]
@@ -29,12 +30,8 @@ NEUTRAL = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
 }
-
-
-# A silence or a grace that no test waits out: it ends when the test says so.
+# A silence or a grace that no test waits out.
 FOREVER = 600.0
-# Bounds what never comes; whatever comes may take as long as the slowest machine needs.
-PATIENCE_S = 60.0
 
 
 def until(look: Callable[[], Found], seconds: float = PATIENCE_S) -> Found:
@@ -134,9 +131,10 @@ class Reader(threading.Thread):
         return [json.loads(line) for line in told if line != "[DONE]"]
 
     @property
-    def heartbeats(self) -> int:
-        """The signs of life so far."""
-        return sum(line.startswith(":") for line in list(self.lines))
+    def ends_in_signs_of_life(self) -> bool:
+        """Whether the last that came is two comments."""
+        newest = [line[:1] for line in list(self.lines) if line][-2:]
+        return newest == [":", ":"]
 
     @property
     def chunks(self) -> list[Json]:

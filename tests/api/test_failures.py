@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Start
-from tests.api.harness import Reader, asked, deliveries, error_of, finish_of, until
+from tests.api.harness import FOREVER, Reader, asked, deliveries, error_of, finish_of, until
 from tests.fakes import FakeEngine, Fault, Say
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 
 SAY = Say("hello there, how are you")
-SOON = {"silence_s": 0.8}
+SOON = {"silence_s": 3}
+# Events by which both engines have said some of the words, and not all.
+SOME = 8
 
 
 @dataclass(frozen=True)
@@ -251,15 +253,18 @@ def test_the_tokens_of_an_aborted_reply_are_kept(
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_silent_engine_is_given_up(impatient: ServedProxy, engine: FakeEngine, *, stream: bool) -> None:
     """Before its headers, after them, and in the middle; the engine is freed each time."""
-    faults = [Fault.stall_before_headers(20), Fault.stall(0, 20, SAY), Fault.stall(4, 20, SAY)]
+    faults = [Fault.stall_before_headers(FOREVER), Fault.stall(0, FOREVER, SAY), Fault.stall(SOME, FOREVER, SAY)]
     clients = [impatient.rollout() for _ in faults]
-    engine.script(*faults)
-    answers = [client.post(asked(stream=stream)) for client in clients]
+    readers = []
+    for place, (client, fault) in enumerate(zip(clients, faults, strict=True)):
+        engine.script_when(lambda body, text=str(place): body["messages"][0]["content"] == text, fault)
+        readers.append(Reader(client, str(place), stream=stream))
+    answers = [reader.ended() for reader in readers]
     until(lambda: engine.running == 0)
 
     assert [client.call()["failure"]["kind"] for client in clients] == ["engine_stalled"] * 3
-    assert [answer.status_code for answer in answers] == [504, 504, 200 if stream else 504]
-    assert '"code":"engine_stalled"' in answers[2].text.replace(": ", ":")
+    assert [answer.status for answer in answers] == [504, 504, 200 if stream else 504]
+    assert '"code":"engine_stalled"' in "".join(answers[2].lines).replace(": ", ":")
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -311,9 +316,9 @@ def test_a_reply_beyond_the_limit_is_cut_off(sparing: ServedProxy, engine: FakeE
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_call_that_takes_too_long_is_cut(start: Start, *, stream: bool) -> None:
     """`timeouts.call_s`: the engine is freed and the record says why."""
-    proxy, engine = start(timeouts={"call_s": 0.4})
+    proxy, engine = start(timeouts={"call_s": 3})
     client = proxy.rollout()
-    engine.script(Fault.slow(0.05, SAY))
+    engine.script(Fault.stall(SOME, FOREVER, SAY))
     answer = client.post(asked(stream=stream))
     until(lambda: engine.running == 0)
 

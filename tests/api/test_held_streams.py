@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.harness import Gate, Reader, until
+from tests.api.harness import FOREVER, Gate, Reader, until
 from tests.fakes import FakeEngine, Fault, Say
 from tests.served import ServedProxy, served, settings_for
 
@@ -67,7 +67,7 @@ def by_choice(chunks: list[Any], choice: int | None) -> list[Any]:
 
 def test_of_a_reply_that_breaks_off_only_the_error_is_told(start: Callable[..., Pair]) -> None:
     """A status that every client retries by; the retry gets the same draw, and counts once."""
-    proxy, engine = start(timeouts={"heartbeat_after_s": 20})
+    proxy, engine = start(timeouts={"heartbeat_after_s": FOREVER})
     engine.script(Fault.cut(SOME, WORDS), WORDS)
     client = proxy.rollout()
     broken, retried = Reader(client).ended(), Reader(client).ended()
@@ -80,8 +80,8 @@ def test_of_a_reply_that_breaks_off_only_the_error_is_told(start: Callable[..., 
 
 def test_after_signs_of_life_the_error_is_the_only_event(start: Callable[..., Pair]) -> None:
     """The status is out by then, so its sentence says what clients look for before they ask again."""
-    proxy, engine = start(timeouts={"heartbeat_after_s": 0.05, "silence_s": 0.5})
-    engine.script(Fault.stall(SOME, 20, WORDS))
+    proxy, engine = start(timeouts={"heartbeat_after_s": 0.05, "silence_s": 2})
+    engine.script(Fault.stall(SOME, FOREVER, WORDS))
     reader = Reader(proxy.rollout()).ended()
 
     assert reader.status == 200

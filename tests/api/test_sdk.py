@@ -1,9 +1,10 @@
 """The official OpenAI client against the proxy: what it reads, what it raises, and what it retries."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 
@@ -219,17 +220,36 @@ def test_models_can_be_listed_and_shown(sdk: openai.OpenAI) -> None:
     assert sdk.models.retrieve("gpt-9").id == "gpt-9"
 
 
+class Impatient(httpx2.HTTPTransport):
+    """Its first request is given up once it has waited for this, instead of for so many seconds."""
+
+    def __init__(self, wait: Callable[[], object]) -> None:
+        super().__init__()
+        self._waits = [wait]
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self._waits:
+            request.extensions["trace"] = self._give_up
+        return super().handle_request(request)
+
+    def _give_up(self, event: str, _told: object) -> None:
+        if event == "http11.receive_response_headers.started":
+            self._waits.pop()()
+            raise httpx2.ReadTimeout("the client has waited for long enough")
+
+
 def test_a_timed_out_client_retries_into_the_same_draw(start: Start) -> None:
     """Its retry joins the reply that was on its way; nothing is drawn twice."""
     proxy, engine = start()
     rollout, gate = proxy.rollout(), Gate(proxy)
     engine.always(SAID)
-    with sdk_of(rollout, max_retries=1, timeout=0.5) as sdk:
-        asking = ThreadPoolExecutor(1).submit(lambda: sdk.chat.completions.create(**ASKED))
+    impatient = openai.DefaultHttpxClient(transport=Impatient(lambda: until(lambda: gate.waiting)))
+    with sdk_of(rollout, max_retries=1, http_client=impatient) as sdk, ThreadPoolExecutor(1) as thread:
+        asking = thread.submit(lambda: sdk.chat.completions.create(**ASKED))
         until(lambda: gate.waiting)
         until(lambda: len(rollout.proxy.calls(rollout.rollout_id)[0]["deliveries"]) == 2)
         gate.open()
-        reply = asking.result(20)
+        reply = asking.result()
 
     assert reply.choices[0].message.content == "so be it"
     assert len(engine.requests) == 1
