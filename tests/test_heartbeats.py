@@ -10,14 +10,14 @@ import anthropic
 import openai
 import pytest
 
-from tests.api.harness import Gate, Leaver, Reader, message_of, until
+from tests.api.harness import FOREVER, Gate, Leaver, Reader, asked, message_of, until, until_left
 from tests.fakes import FakeEngine, Fault, Say
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 
 WORDS = Say("one two three")
 # Events by which both engines have said some of the words, and not all.
 STALL_AFTER = 8
-SOON = {"heartbeat_after_s": 0.05}
+SOON = {"heartbeat_after_s": 0.05, "orphan_grace_s": FOREVER}
 ASKED: Any = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
 
 Pair = tuple[ServedProxy, FakeEngine]
@@ -61,10 +61,6 @@ def sdk_of(client: RolloutClient) -> openai.OpenAI:
     return openai.OpenAI(base_url=client.created["base_url"], api_key=client.created["api_key"], max_retries=0)
 
 
-def comments(reader: Reader) -> list[str]:
-    return [line for line in reader.lines if line.startswith(":")]
-
-
 @pytest.mark.parametrize("n", [1, 2])
 def test_the_sdk_reads_past_comments(pair: Pair, n: int) -> None:
     """Before the first event, in the middle, and while the record waits."""
@@ -83,20 +79,22 @@ def test_the_sdk_reads_past_comments(pair: Pair, n: int) -> None:
 def test_comments_come_as_long_as_it_is_silent(pair: Pair) -> None:
     """Whole SSE comments, apart from the events."""
     proxy, engine = pair
-    engine.script(Fault.stall_before_headers(0.4, WORDS))
-    reader = Reader(proxy.rollout()).ended()
+    engine.script(Fault.stall_before_headers(FOREVER, WORDS))
+    reader = Reader(proxy.rollout())
+    until(lambda: reader.heartbeats >= 3 and engine.running)
+    engine.go_on()
+    reader.ended()
 
-    assert len(comments(reader)) >= 3
     assert reader.lines[1] == ""
     assert (reader.status, reader.text, reader.is_done) == (200, WORDS.text, True)
 
 
 def test_a_busy_stream_gets_none(start: Start) -> None:
     """They are for silence."""
-    proxy, engine = start(timeouts={"heartbeat_after_s": 5})
+    proxy, engine = start(timeouts={"heartbeat_after_s": FOREVER})
     engine.script(Fault.slow(0.01, WORDS))
 
-    assert comments(Reader(proxy.rollout()).ended()) == []
+    assert Reader(proxy.rollout()).ended().heartbeats == 0
 
 
 def test_comments_come_while_the_record_waits(pair: Pair) -> None:
@@ -106,8 +104,8 @@ def test_comments_come_while_the_record_waits(pair: Pair) -> None:
     gate = Gate(proxy)
     reader = Reader(proxy.rollout())
     until(lambda: gate.waiting and reader.text == WORDS.text)
-    before = len(comments(reader))
-    until(lambda: len(comments(reader)) > before + 2)
+    before = reader.heartbeats
+    until(lambda: reader.heartbeats > before + 2)
 
     assert not reader.is_done
     gate.open()
@@ -118,38 +116,45 @@ def test_who_joins_a_silent_reply_gets_them_too(pair: Pair) -> None:
     """Each reading has its own patience."""
     proxy, engine = pair
     client = proxy.rollout()
-    engine.script(Fault.stall(STALL_AFTER, 0.6, WORDS))
+    engine.script(Fault.stall(STALL_AFTER, FOREVER, WORDS))
     leaver = Leaver(client, stream=True)
     until(lambda: engine.running)
     leaver.leave()
-    until(lambda: proxy.calls(client.rollout_id)[0]["deliveries"][0]["outcome"])
-    reader = Reader(client).ended()
+    until_left(client)
+    reader = Reader(client)
+    until(lambda: reader.heartbeats)
+    engine.go_on()
 
-    assert comments(reader)
-    assert message_of(reader.chunks)["content"] == WORDS.text
+    assert message_of(reader.ended().chunks)["content"] == WORDS.text
     assert len(engine.requests) == 1
 
 
 def test_an_error_after_a_comment_is_an_event(start: Start) -> None:
     """The status is out; the SDK raises all the same."""
-    proxy, engine = start(timeouts={"silence_s": 0.3})
-    engine.always(Fault.stall_before_headers(20))
+    proxy, engine = start()
+    engine.always(Fault.cut(0, seconds=FOREVER))
     client = proxy.rollout()
-    reader = Reader(client, "raw").ended()
-    with sdk_of(client) as sdk, pytest.raises(openai.APIError) as raised:
-        list(sdk.chat.completions.create(**ASKED, stream=True))
+    reader = Reader(client, "raw")
+    until(lambda: reader.heartbeats and len(engine.requests) == 1)
+    engine.go_on()
+    reader.ended()
+    with sdk_of(client) as sdk:
+        chunks = sdk.chat.completions.create(**ASKED, stream=True)
+        until(lambda: len(engine.requests) == 2)
+        engine.go_on()
+        with pytest.raises(openai.APIError) as raised:
+            list(chunks)
 
     assert reader.status == 200
-    assert comments(reader)
     assert reader.error is not None
-    assert reader.error["code"] == raised.value.code == "engine_stalled"
+    assert reader.error["code"] == raised.value.code == "engine_cut"
     assert not reader.is_done
     assert {one["outcome"] for call in client.calls() for one in call["deliveries"]} == {"error_told"}
 
 
 def test_an_error_before_any_comment_is_a_status(start: Start) -> None:
     """Clients that retry by status can."""
-    proxy, engine = start(timeouts={"heartbeat_after_s": 5})
+    proxy, engine = start(timeouts={"heartbeat_after_s": FOREVER})
     engine.script(Fault.status(500))
 
     assert Reader(proxy.rollout()).ended().status == 502
@@ -167,21 +172,27 @@ def test_a_whole_reply_gets_none_by_default(pair: Pair) -> None:
 def test_blanks_before_a_body_are_still_json(start: Start, n: int) -> None:
     """`heartbeat_unstreamed`: the SDK parses it, the header and the usage are there."""
     proxy, engine = start(heartbeat_unstreamed=True)
-    engine.always(Fault.stall_before_headers(0.3, WORDS))
+    engine.script(*[Fault.stall_before_headers(FOREVER, WORDS)] * n)
     client = proxy.rollout()
-    raw = client.chat("raw", n=n)
+    with client.http.stream("POST", "/chat/completions", json=asked("raw", n=n)) as raw:
+        body = raw.iter_raw(1)
+        blanks = [next(body) for _ in range(3)]
+        until(lambda: engine.running == n)
+        engine.go_on()
+        text = b"".join(body)
+    engine.always(Fault.stall_before_headers(0.3, WORDS))
     with sdk_of(client) as sdk:
         reply = sdk.chat.completions.create(**ASKED, n=n)
 
-    assert raw.content.startswith(b"   ")
-    assert json.loads(raw.content)["usage"]["completion_tokens"]
+    assert blanks == [b" "] * 3
+    assert json.loads(text)["usage"]["completion_tokens"]
     assert len(raw.headers["x-rollpin-call-id"].split(", ")) == n
     assert [choice.message.content for choice in reply.choices] == [WORDS.text] * n
 
 
 def test_a_quick_whole_reply_has_no_blanks(start: Start) -> None:
     """And keeps its length in a header."""
-    proxy, engine = start(heartbeat_unstreamed=True, timeouts={"heartbeat_after_s": 5})
+    proxy, engine = start(heartbeat_unstreamed=True, timeouts={"heartbeat_after_s": FOREVER})
     engine.script(WORDS)
     reply = proxy.rollout().chat()
 
@@ -190,37 +201,47 @@ def test_a_quick_whole_reply_has_no_blanks(start: Start) -> None:
 
 def test_an_error_after_blanks_is_told_in_the_body(start: Start) -> None:
     """With status 200, which is why the setting is off by default."""
-    proxy, engine = start(heartbeat_unstreamed=True, timeouts={"silence_s": 0.3})
-    engine.script(Fault.stall_before_headers(20))
+    proxy, engine = start(heartbeat_unstreamed=True)
+    engine.script(Fault.cut(0, seconds=FOREVER))
     client = proxy.rollout()
-    reply = client.chat()
+    with client.http.stream("POST", "/chat/completions", json=asked()) as reply:
+        body = reply.iter_raw(1)
+        blank = next(body)
+        until(lambda: engine.running)
+        engine.go_on()
+        text = b"".join(body)
 
-    assert (reply.status_code, reply.content[:1]) == (200, b" ")
-    assert reply.json()["error"]["code"] == "engine_stalled"
+    assert (reply.status_code, blank) == (200, b" ")
+    assert json.loads(text)["error"]["code"] == "engine_cut"
     assert client.call()["deliveries"][0]["outcome"] == "error_told"
 
 
 def test_a_client_that_leaves_between_comments_is_noticed(start: Start) -> None:
     """Signs of life do not keep an orphan alive."""
     proxy, engine = start(timeouts={"orphan_grace_s": 0.05})
-    engine.script(Fault.stall_before_headers(20))
+    engine.script(Fault.stall_before_headers(FOREVER))
     client = proxy.rollout()
     leaver = Leaver(client, stream=True)
     leaver.read_until(b": ")
     leaver.leave()
 
-    until(lambda: engine.running == 0, 5)
+    until(lambda: engine.running == 0)
     assert client.call()["failure"]["kind"] == "client_gone"
 
 
 def test_anthropics_sdk_reads_past_pings(pair: Pair) -> None:
     """Before the first event, in the middle, and while the record waits."""
     proxy, engine = pair
+    engine.script(Fault.stall(STALL_AFTER, FOREVER, WORDS))
     engine.always(Fault.stall(STALL_AFTER, 0.2, WORDS))
     client = proxy.rollout()
     body: Any = {"model": "policy", "max_tokens": 100, "messages": ASKED["messages"]}
     with client.http.stream("POST", "/messages", json=body | {"stream": True}) as response:
-        lines = list(response.iter_lines())
+        lines = response.iter_lines()
+        pinged = "event: ping" in lines
+        until(lambda: engine.running)
+        engine.go_on()
+        list(lines)
     created = client.created
     with (
         anthropic.Anthropic(base_url=created["anthropic_base_url"], api_key=created["api_key"], max_retries=0) as sdk,
@@ -228,5 +249,5 @@ def test_anthropics_sdk_reads_past_pings(pair: Pair) -> None:
     ):
         message = stream.get_final_message()
 
-    assert "event: ping" in lines
+    assert pinged
     assert [block.text for block in message.content if block.type == "text"] == [WORDS.text]
