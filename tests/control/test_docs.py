@@ -11,10 +11,11 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from proxy import metrics
+from proxy import clock, metrics
 from proxy.control import engines, groups, ops, profiles, reads, rollouts, trajectories, why
 from proxy.model import CallId
 from tests import make
+from tests.patience import PATIENCE_S
 from tests.served import ADMIN, READER, ServedProxy, served, settings_for
 
 PAGE = (Path(__file__).parents[2] / "docs" / "control-plane.md").read_text()
@@ -47,7 +48,7 @@ def curl(command: str, url: str) -> httpx.Response:
             body = next(words)
         else:
             address = word
-    return httpx.request(method, address, headers=headers, content=body)
+    return httpx.request(method, address, headers=headers, content=body, timeout=PATIENCE_S)
 
 
 def asked_route(command: str) -> tuple[str, str]:
@@ -71,7 +72,8 @@ def test_every_example_does_what_it_shows(proxy: ServedProxy) -> None:
     for command, shown in EXAMPLES:
         if CALL in command and proxy.do(proxy.wiring.store.call(CallId(CALL))) is None:
             planned = make.plan(make.ask(of=make.rollout("step-12-task-7-0")), call_id=CallId(CALL))
-            proxy.do(proxy.wiring.store.reserve(make.reservation(planned)))
+            running = make.reservation(planned, lease_until=clock.now() + PATIENCE_S)
+            proxy.do(proxy.wiring.store.reserve(running))
 
         answer = curl(command, proxy.url)
 

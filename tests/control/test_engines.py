@@ -6,7 +6,7 @@ import pytest
 
 from proxy.model import Proof
 from tests.control.conftest import ENGINE_URL, Control, Told
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, Fault
 from tests.served import served, settings_for
 
 pytestmark = pytest.mark.anyio
@@ -122,7 +122,8 @@ def test_an_engine_takes_over_from_one_that_is_drained_and_removed(tmp_path: Pat
 
 def test_calls_in_flight_on_a_removed_engine_are_served_to_their_end(tmp_path: Path) -> None:
     """Removal closes the door, it cuts nobody off."""
-    with FakeEngine("vllm", token_delay_s=0.02) as engine, served(settings_for(tmp_path, engine.url)) as proxy:
+    with FakeEngine("vllm") as engine, served(settings_for(tmp_path, engine.url)) as proxy:
+        engine.script(Fault.halt())
         client = proxy.rollout()
         body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 20}
         with client.http.stream("POST", "/chat/completions", json=body) as response:
@@ -130,6 +131,7 @@ def test_calls_in_flight_on_a_removed_engine_are_served_to_their_end(tmp_path: P
             next(stream)
             assert proxy.control.get("/engines").json()["engines"][0]["calls"] == 1
             assert proxy.control.delete("/engines/engine-0").json()["calls"] == 1
+            engine.go_on()
             lines = [line for line in stream if line]
 
         assert lines[-1] == "data: [DONE]"

@@ -209,21 +209,26 @@ async def test_lines_are_narrowed_by_run_and_group(control: Control) -> None:
 
 
 async def test_followed_lines_come_as_groups_close(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the time is over."""
-    monkeypatch.setattr(trajectories, "LOOK_AGAIN_S", 0.01)
+    """Until the time is over, which here passes between two looks alone."""
     opened = await group(control, "g", finish=False)
-    listing, closed = trajectories._listing, list[bool]()
+    listing, looks, now = trajectories._listing, list[float](), 0.0
 
     async def closing(*asked: Any) -> Any:
-        if closed == [True]:
+        looks.append(now)
+        if len(looks) == 2:
             await finished(control, *opened)
-        closed.append(True)
         return await listing(*asked)
 
+    async def wait(_wiring: Any, seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(trajectories, "ticks", lambda: now)
+    monkeypatch.setattr(trajectories, "_pause", wait)
     monkeypatch.setattr(trajectories, "_listing", closing)
 
-    assert ids(await lines(control, follow="0.5")) == opened
-    assert len(closed) > 2
+    assert ids(await lines(control, follow="3.5")) == opened
+    assert looks == [0, 1, 2, 3, 3.5]
 
 
 async def test_a_line_is_of_the_revision_that_it_names(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
