@@ -2,6 +2,7 @@
 # ruff: noqa: T201  printing is what it does
 
 import os
+import sys
 
 import httpx
 import openai
@@ -11,7 +12,15 @@ TOKEN = os.environ.get("ROLLPIN_ADMIN_TOKEN", "demo-admin-token")
 trainer = httpx.Client(base_url=URL, headers={"authorization": f"Bearer {TOKEN}"}, timeout=60)
 
 # The trainer opens a rollout: one sample of a group, with seeds of its own.
-rollout = trainer.post("/rollouts", json={}).raise_for_status().json()
+try:
+    rollout = trainer.post("/rollouts", json={}).raise_for_status().json()
+except (httpx.HTTPError, ValueError) as error:
+    why = str(error).partition("\n")[0]
+    sys.exit(
+        f"No rollout could be opened at {URL}:\n  {why}\n"
+        "Start `make demo` and leave it running, or name a running proxy\n"
+        "by ROLLPIN_URL and ROLLPIN_ADMIN_TOKEN."
+    )
 
 # The harness needs a base URL and a key, and may ask for what it likes.
 harness = openai.OpenAI(base_url=rollout["base_url"], api_key=rollout["api_key"])

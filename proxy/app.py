@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from proxy import clock
 from proxy.errors import ProxyError, StoreDown
-from proxy.greeting import greet, is_watched
+from proxy.greeting import greet
 from proxy.headers import BoundedHttp, HeaderLimit
 from proxy.log import start_log
 from proxy.planes import listen
@@ -129,7 +129,7 @@ async def run_proxy(settings: Settings, ready: Callable[[Server, Wiring], None])
     except (ProxyError, ValueError, OSError) as error:
         return cannot_start(settings, str(error))
     async with running_parts(wiring):
-        refusals = _report_findings(wiring)
+        refusals = _refusals(wiring)
         if refusals:
             return cannot_start(settings, "an engine cannot honour a profile", *refusals)
         try:
@@ -144,19 +144,20 @@ async def run_proxy(settings: Settings, ready: Callable[[Server, Wiring], None])
 
 
 def cannot_start(settings: Settings, reason: str, *findings: str) -> int:
-    """Say why, to people on a terminal in plain lines, and return the exit status."""
-    if is_watched(settings):
-        say("\n".join((f"cannot start: {reason}", *findings)))
-    else:
+    """Say why, in the log where that is JSON and to people in plain lines, and return the exit status."""
+    if settings.log_format == "json":
         log.critical("cannot start", reason=reason, **({"findings": findings} if findings else {}))
+    else:
+        say("\n".join((f"cannot start: {reason}", *findings)))
     return CANNOT_START
 
 
-def _report_findings(wiring: Wiring) -> list[str]:
-    """Log what the profiles meet on the engines; the lines of those that keep the proxy from starting."""
+def _refusals(wiring: Wiring) -> list[str]:
+    """What keeps the proxy from starting, a line for each; what profiles meet on the engines besides is logged."""
     findings = wiring.startup_findings()
     for finding in findings:
-        log.warning("profile check", severity=finding.severity, finding=finding.line())
+        if finding.severity == "warn":
+            log.warning("profile check", severity=finding.severity, finding=finding.line())
     return [finding.line() for finding in findings if finding.severity == "refuse"]
 
 

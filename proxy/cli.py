@@ -10,7 +10,7 @@ from rich.console import Console
 
 from proxy.commands.control import find_control
 from proxy.commands.ending import WRONG_SETTINGS, end, settings_or_end
-from proxy.commands.flags import Token, Url
+from proxy.commands.flags import TEXT, Command, Token, Url
 from proxy.commands.replay import replay
 from proxy.commands.rescore import rescore
 from proxy.commands.rollouts import rollouts
@@ -117,7 +117,7 @@ def sim(
     scenario: Annotated[str | None, typer.Option(help="A scripted agent: calculator, tools, or a file.")] = None,
     fault: Annotated[
         list[str] | None,
-        typer.Option(help="What goes wrong, such as 429, html, cut:3 or latency:0.5; may be repeated."),
+        typer.Option(metavar=TEXT, help="What goes wrong, such as 429, html, cut:3 or latency:0.5; may be repeated."),
     ] = None,
     every: Annotated[
         int | None, typer.Option(min=1, help="Faults hit every so many calls; else each of the first calls has one.")
@@ -158,15 +158,15 @@ def demo(
 # --- what a running proxy holds ---------------------------------------------------------------------------------
 
 
-@app.command(short_help="Trajectories of closed groups as training rows.")
+@app.command(cls=Command, short_help="Trajectories of closed groups as training rows.")
 def export(
-    out: Annotated[Path, typer.Argument(help="File to write: .jsonl, .ndjson or .parquet.")],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="File to write: .jsonl, .ndjson or .parquet.")],
     url: Url = None,
     token: Token = None,
     run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
     group: Annotated[str | None, typer.Option(help="Only this group.")] = None,
     rollout: Annotated[
-        list[str] | None, typer.Option(help="Only this rollout, open or closed; may be repeated.")
+        list[str] | None, typer.Option(metavar=TEXT, help="Only this rollout, open or closed; may be repeated.")
     ] = None,
     since: Annotated[str | None, typer.Option(help="Cursor of an earlier export: only what closed after it.")] = None,
     cursor_file: Annotated[
@@ -194,6 +194,6 @@ def export(
     raise typer.Exit(work.export(find_control(url, token), wanted))
 
 
-app.command(short_help="Draw recorded calls again: do the same tokens come?")(replay)
-app.command(short_help="Score recorded tokens under the weights of now.")(rescore)
-app.command(short_help="Hold a store against its own promises, offline.")(verify)
+app.command(cls=Command, short_help="Draw recorded calls again: do the same tokens come?")(replay)
+app.command(cls=Command, short_help="Score recorded tokens under the weights of now.")(rescore)
+app.command(cls=Command, short_help="Hold a store against its own promises, offline.")(verify)

@@ -1,6 +1,5 @@
 """Both planes: the sockets that they listen on, what is served there, and every error in the caller's own form."""
 
-import errno
 import functools
 import socket
 import stat
@@ -18,10 +17,11 @@ from proxy.api.forms import form_for
 from proxy.api.routes import data_routes
 from proxy.control import control_routes, probe_routes
 from proxy.errors import NotFound, ProxyError
+from proxy.hints import Map
+from proxy.listening import BACKLOG, listen_on
 from proxy.settings import url_at
 from proxy.wiring import Wiring
 
-BACKLOG = 2048
 CLIENT_CLOSED_REQUEST = 499
 
 log = structlog.get_logger()
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 def listen(wiring: Wiring) -> tuple[list[socket.socket], ASGIApp]:
     """The bound sockets and the application behind them."""
     settings = wiring.settings
-    data = _bind(settings.host, settings.port)
+    data = listen_on(settings.host, settings.port)
     wiring.data_port = data.getsockname()[1]
     log.info("data plane", url=f"http://{settings.host}:{wiring.data_port}")
     wiring.control_at = url_at(settings.host, wiring.data_port)
@@ -39,7 +39,7 @@ def listen(wiring: Wiring) -> tuple[list[socket.socket], ASGIApp]:
         address: str | int = str(settings.control_socket.resolve())
         wiring.control_at = str(address)
     elif settings.control_port is not None:
-        control = _bind(settings.control_host, settings.control_port)
+        control = listen_on(settings.control_host, settings.control_port, plane="control-")
         address = port = int(control.getsockname()[1])
         wiring.control_at = url_at(settings.control_host, port)
     else:
@@ -50,27 +50,17 @@ def listen(wiring: Wiring) -> tuple[list[socket.socket], ASGIApp]:
     return [data, control], planes
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named, or event loops do not know that Nagle's delay is to be off.
-    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((host, port))
-    except OSError as error:
-        bound.close()
-        remedy = "; stop what listens there, or choose another port" if error.errno == errno.EADDRINUSE else ""
-        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}{remedy}") from error
-    bound.listen(BACKLOG)
-    return bound
-
-
 def _bind_unix(path: Path) -> socket.socket:
     """A socket that only this user may open; one that an earlier process left behind is removed."""
     if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
         path.unlink()
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    bound.bind(str(path))
+    try:
+        bound.bind(str(path))
+    except OSError as error:
+        bound.close()
+        remedy = "name another file by --control-socket"
+        raise OSError(f"cannot listen on {path}: {error.strerror or error}; {remedy}") from error
     path.chmod(0o600)
     bound.listen(BACKLOG)
     return bound
@@ -100,6 +90,7 @@ def make_app(wiring: Wiring, *, data: bool, control: bool) -> FastAPI:
         routes=list(_routes(data=data, control=control)),
     )
     app.state.wiring = wiring
+    app.state.map = Map(route for part in _parts(data=data, control=control) for route in part.routes)
     app.add_exception_handler(ProxyError, _tell)
     app.add_exception_handler(HTTPException, _tell_http)
     app.add_exception_handler(ClientDisconnect, _tell_nobody)
@@ -111,10 +102,14 @@ def make_app(wiring: Wiring, *, data: bool, control: bool) -> FastAPI:
 def _routes(*, data: bool, control: bool) -> tuple[BaseRoute, ...]:
     """What is served, which is the same for every proxy of a process; FastAPI takes long to read the handlers."""
     router = APIRouter()
-    router.include_router(control_routes() if control else probe_routes())
-    if data:
-        router.include_router(data_routes())
+    for part in _parts(data=data, control=control):
+        router.include_router(part)
     return tuple(router.routes)
+
+
+@functools.cache
+def _parts(*, data: bool, control: bool) -> tuple[APIRouter, ...]:
+    return (*(control_routes() if control else ()), probe_routes(), *((data_routes(),) if data else ()))
 
 
 async def _tell(request: Request, error: Exception) -> Response:
@@ -126,22 +121,13 @@ async def _tell(request: Request, error: Exception) -> Response:
 async def _tell_http(request: Request, error: Exception) -> Response:
     """Unknown routes and methods, in the API's form instead of the framework's."""
     assert isinstance(error, HTTPException)  # noqa: S101  registered for this type alone
-    unknown = NotFound(
-        f"{request.method} {request.url.path} is not served here{_hint(request.url.path)}", code="unknown_route"
-    )
+    path, served = request.url.path, request.app.state.map
+    unknown = NotFound(f"{request.method} {path} is not served here{served.hint(path)}", code="unknown_route")
     unknown.status = error.status_code
-    return await _tell(request, unknown)
-
-
-def _hint(path: str) -> str:
-    """What to do about a base URL that has one /v1 too many or too few."""
-    if "/v1/v1/" in path:
-        return "; the base URL of Anthropic's clients ends before /v1"
-    if path.endswith(("/completions", "/responses", "/models")) and "/v1/" not in path:
-        return "; the base URL of OpenAI's clients ends in /v1"
-    if path.startswith("/v1/"):
-        return "; the routes of the control plane have no /v1"
-    return ""
+    answer = await _tell(request, unknown)
+    if methods := served.methods(path):
+        answer.headers["allow"] = ", ".join(methods)
+    return answer
 
 
 async def _tell_nobody(_request: Request, _error: Exception) -> Response:

@@ -10,7 +10,11 @@ USUAL_WIDTH = 80
 
 def say(sentence: str) -> None:
     """`rollpin: SENTENCE`."""
-    line = f"rollpin: {sentence}"
+    tell(f"rollpin: {sentence}")
+
+
+def tell(line: str) -> None:
+    """A line as it is."""
     sys.stderr.write((folded(line, _width()) if sys.stderr.isatty() else line) + "\n")
 
 

@@ -119,12 +119,19 @@ def test_probes_are_open_on_the_data_plane(engine: FakeEngine, tmp_path: Path, c
 # --- start ---
 
 
-def test_a_taken_port_stops_the_start(engine: FakeEngine, tmp_path: Path) -> None:
-    """With a status of its own, and nothing left open."""
+@pytest.mark.parametrize("plane", ["", "control_"])
+def test_a_taken_port_stops_the_start(
+    engine: FakeEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str], plane: str
+) -> None:
+    """With a status of its own, and a sentence that names the port and the flag that changes it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        settings = settings_for(tmp_path, engine.url).model_copy(update={"port": taken.getsockname()[1]})
+        port = taken.getsockname()[1]
+        settings = settings_for(tmp_path, engine.url).model_copy(update={f"{plane}port": port})
 
         assert refused_start(settings) == CANNOT_START
+    remedy = f"stop what listens there, or choose another port by --{plane.replace('_', '-')}port"
+    reason = f"cannot listen on 127.0.0.1:{port}: Address already in use; {remedy}"
+    assert capsys.readouterr().err.splitlines()[-1] == f"rollpin: cannot start: {reason}"
 
 
 def test_a_store_in_use_stops_the_start(engine: FakeEngine, tmp_path: Path) -> None:
@@ -139,11 +146,14 @@ def test_a_store_in_use_stops_the_start(engine: FakeEngine, tmp_path: Path) -> N
     "fields",
     [{"profiles": {"train": {"min_p": 0.1}}}, {"require_replayable": True, "profiles": {"train": {"top_p": 0.9}}}],
 )
-def test_a_profile_that_an_engine_dies_of_stops_the_start(tmp_path: Path, fields: dict[str, Any]) -> None:
-    """Found before the first call; so is SGLang without seeds where replay is required."""
+def test_a_profile_that_an_engine_dies_of_stops_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fields: dict[str, Any]
+) -> None:
+    """Found before the first call, and told once; so is SGLang without seeds where replay is required."""
     with FakeEngine("sglang", deterministic="require_replayable" not in fields) as sglang:
         assert refused_start(settings_for(tmp_path, sglang.url, **fields)) == CANNOT_START
         assert sglang.requests == []
+    assert capsys.readouterr().err.count("profile train on ") == 1
 
 
 def test_an_engine_that_is_not_there_yet_does_not_stop_the_start(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import respx
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from proxy.cli import app
@@ -79,6 +81,31 @@ def test_the_help_of_serve_shows_every_setting_within_80_columns() -> None:
     assert status == 0
     assert all(row.flag in text for row in flag_rows())
     assert all(len(line) <= WIDTH for line in text.splitlines())
+
+
+def commands(command: Any, *names: str) -> Iterator[tuple[str, ...]]:
+    """The words of every command."""
+    yield names
+    for name, one in getattr(command, "commands", {}).items():
+        yield from commands(one, *names, name)
+
+
+@pytest.mark.parametrize("names", list(commands(get_command(app))), ids=" ".join)
+def test_the_help_of_every_command_is_for_people(names: tuple[str, ...]) -> None:
+    """Within 80 columns, and without a placeholder's braces."""
+    status, text, _ = run(*names, "--help")
+
+    assert status == 0
+    assert all(len(line) <= WIDTH for line in text.splitlines())
+    assert not {"{", "}"} & set(text)
+
+
+def test_a_usage_names_arguments_as_people_write_them() -> None:
+    """Also where one is missing."""
+    _, _, told = run("rollouts", "why")
+
+    assert told.splitlines()[0] == "Usage: rollpin rollouts why [OPTIONS] ROLLOUT_ID"
+    assert "Missing argument 'ROLLOUT_ID'" in told
 
 
 def test_wrong_settings_end_with_a_line_each_and_status_2() -> None:
@@ -241,7 +268,7 @@ def test_a_secrets_file_of_no_use_is_told(kept: str | None, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "below", "words"),
     [
-        (("replay", "--group", "nope"), "", "no rollout is in this run and group"),
+        (("replay", "--group", "nope"), "", "no rollout is in group 'nope'"),
         (("rollouts", "list"), "/v1", "the routes of the control plane have no /v1"),
     ],
     ids=["a group", "a url"],

@@ -158,6 +158,18 @@ def test_it_stays_for_the_readers_own_harness() -> None:
     assert max(len(line) for line in page.splitlines()) <= WIDTH
 
 
+def test_the_example_says_what_to_start_where_nothing_runs() -> None:
+    """A few lines instead of a traceback, for whoever runs it first."""
+    example = [sys.executable, str(ROOT / "example.py")]
+    nowhere = surroundings(ROLLPIN_URL="http://127.0.0.1:1")
+    done = subprocess.run(example, env=nowhere, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("No rollout could be opened at http://127.0.0.1:1:\n")
+    assert "Start `make demo`" in done.stderr
+    assert max(map(len, done.stderr.splitlines())) <= WIDTH
+
+
 def test_sigterm_ends_it_cleanly() -> None:
     """As a supervisor sends it."""
     with staying() as (process, _):

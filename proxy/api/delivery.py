@@ -61,8 +61,13 @@ class DeliveryResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  ASGI's signature
         sent = Sent()
-        with self._running.reader():
-            await self._race(receive, send, sent)
+        try:
+            with self._running.reader():
+                await self._race(receive, send, sent)
+        except Exception:
+            sent.outcome = "broken"
+            await self._write_down(sent)
+            raise
         await self._write_down(sent)
 
     async def _race(self, receive: Receive, send: Send, sent: Sent) -> None:

@@ -62,7 +62,7 @@ def data_routes() -> APIRouter:
         router.add_api_route(f"{base}/messages/count_tokens", count_tokens, methods=["POST"])
     router.add_api_route("/rollouts/{rollout_id}", greet, methods=["HEAD"])
     router.add_api_route("/rollouts/{rollout_id}/", greet, methods=READ)
-    router.add_api_route("/", greet, methods=["HEAD"])
+    router.add_api_route("/", greet, methods=READ)
     return router
 
 

@@ -102,6 +102,12 @@ def find_control(url: str | None, token: str | None, right: Right = "read") -> C
     return Control(_control_url(settings), token)
 
 
+def none_such(narrow: Json) -> str:
+    """That no rollout is in the run and the group that a command was given."""
+    where = " and ".join(f"{name} {value!r}" for name, value in narrow.items() if value is not None)
+    return f"no rollout is in {where}: `rollpin rollouts list` tells which there are"
+
+
 def _told(document: Any) -> str:
     match document:
         case {"error": {"message": str(message)}}:

@@ -15,13 +15,15 @@ from urllib.parse import quote
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from proxy.commands.control import ASSEMBLY_S, BrokenOff, Control, Json
+from proxy.commands.control import ASSEMBLY_S, BrokenOff, Control, Json, none_such
 from proxy.commands.ending import NO_ANSWER, WRONG_SETTINGS, end
 from proxy.counted import counted
+from proxy.screen import say, tell
 from proxy.trajectory.export import ParquetMissing, write_json_lines, write_parquet
 
 Format: TypeAlias = Literal["jsonl", "parquet"]
 SUFFIXES: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+NARROWED = ("run", "group")
 EMPTY = (
     "no new group: one is told once all its rollouts are closed (POST /rollouts/ID/finish), with --require-outcome "
     "once all have an outcome; --rollout tells one that is still open"
@@ -94,8 +96,11 @@ def export(control: Control, wanted: Wanted) -> int:
     """Write the file; the exit status. Ends with one line where nothing could be written."""
     if wanted.out.exists() and not wanted.overwrite:
         end(f"{wanted.out} is there already: name another file, or give --overwrite", WRONG_SETTINGS)
-    with _progress() as tell:
-        take = Take(control, wanted, tell)
+    narrow = {name: wanted.query[name] for name in NARROWED if name in wanted.query}
+    if narrow and not control.ask("/rollouts", {**narrow, "limit": 1})["rollouts"]:
+        end(none_such(narrow))
+    with _progress() as progress:
+        take = Take(control, wanted, progress)
         try:
             rows = _written(wanted, take)
             if wanted.cursor_file is not None and take.cursor is not None:
@@ -168,15 +173,13 @@ def _progress() -> Iterator[Callable[[Take], None]]:
 
 def _tell(take: Take, rows: int) -> None:
     """What was written, and how to go on."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    told = f"{counted(rows, 'row')} of {_counts(take)}, {take.trained} of them trained on"
-    console.print(f"{take.wanted.out}: {told}", markup=False)
+    tell(f"{take.wanted.out}: {counted(rows, 'row')} of {_counts(take)}, {take.trained} of them trained on")
     if take.fault:
-        console.print(f"rollpin: {take.fault}; the file holds the groups that had come whole", markup=False)
+        say(f"{take.fault}; the file holds the groups that had come whole")
     if not take.rollouts and not take.fault:
-        console.print(EMPTY, markup=False)
+        tell(EMPTY)
     if take.cursor and take.wanted.cursor_file is None:
-        console.print(f"go on with --since {take.cursor}", markup=False)
+        tell(f"go on with --since {take.cursor}")
 
 
 def _counts(take: Take) -> str:

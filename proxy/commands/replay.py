@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from proxy.commands.control import BrokenOff, Control, Json, find_control
+from proxy.commands.control import BrokenOff, Control, Json, find_control, none_such
 from proxy.commands.ending import WRONG_SETTINGS, end
-from proxy.commands.flags import AdminToken, AsLines, Url
+from proxy.commands.flags import TEXT, AdminToken, AsLines, Url
 from proxy.commands.lines import indented
 from proxy.counted import counted
 from proxy.replay.verdict import REMEDIES, summary_document
@@ -26,11 +26,13 @@ MOST_LINES = 20
 
 Run = Annotated[str | None, typer.Option(help="Every rollout of this run.")]
 Group = Annotated[str | None, typer.Option(help="Every rollout of this group.")]
-Call = Annotated[list[str] | None, typer.Option(help="Only this call of the one rollout; may be repeated.")]
+Call = Annotated[
+    list[str] | None, typer.Option(metavar=TEXT, help="Only this call of the one rollout; may be repeated.")
+]
 
 
 def replay(
-    rollouts: Annotated[list[str] | None, typer.Argument(help="Ids of rollouts.")] = None,
+    rollouts: Annotated[list[str] | None, typer.Argument(metavar="ROLLOUT_ID", help="Ids of rollouts.")] = None,
     run: Run = None,
     group: Group = None,
     call: Call = None,
@@ -72,9 +74,10 @@ def chosen(
         end("rollouts are named: leave --run and --group out", WRONG_SETTINGS)
     if call and len(rollouts or ()) != 1:
         end("--call: name the one rollout that they belong to", WRONG_SETTINGS)
-    names = rollouts or [one["rollout_id"] for one in _listed(control, {"run": run, "group": group})]
+    narrow = {"run": run, "group": group}
+    names = rollouts or [one["rollout_id"] for one in _listed(control, narrow)]
     if not names:
-        end("no rollout is in this run and group: `rollpin rollouts list` tells which there are")
+        end(none_such(narrow))
     return [control.ask(f"/rollouts/{quote(name, safe='')}") for name in names]
 
 

@@ -16,7 +16,7 @@ FAILED = 1
 
 
 def rescore(
-    rollouts: Annotated[list[str] | None, typer.Argument(help="Ids of rollouts.")] = None,
+    rollouts: Annotated[list[str] | None, typer.Argument(metavar="ROLLOUT_ID", help="Ids of rollouts.")] = None,
     run: Run = None,
     group: Group = None,
     call: Call = None,

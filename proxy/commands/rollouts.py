@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from proxy.commands.control import ASSEMBLY_S, Json, find_control
-from proxy.commands.flags import AsDocument, Token, Url
+from proxy.commands.flags import AsDocument, Command, Token, Url
 from proxy.counted import counted
 
 # A minted id; longer ones are folded so that the line stays within 80 columns.
 WIDEST_ID = 35
-RolloutName = Annotated[str, typer.Argument(help="Id of the rollout.")]
+RolloutName = Annotated[str, typer.Argument(metavar="ROLLOUT_ID", help="Id of the rollout.")]
 
 rollouts = typer.Typer(no_args_is_help=True, help="Look at the rollouts of a running proxy.")
 
@@ -58,7 +58,7 @@ def list_rollouts(
         console.print("there are more: raise --limit, or narrow by --run, --group, --state")
 
 
-@rollouts.command("show", short_help="One rollout: where it stands, and its counts.")
+@rollouts.command("show", cls=Command, short_help="One rollout: where it stands, and its counts.")
 def show_rollout(rollout_id: RolloutName, url: Url = None, token: Token = None, as_json: AsDocument = False) -> None:
     """One rollout: where it stands, its counts, and whether everything was captured."""
     rollout = find_control(url, token).ask(f"/rollouts/{quote(rollout_id, safe='')}")
@@ -73,7 +73,7 @@ def show_rollout(rollout_id: RolloutName, url: Url = None, token: Token = None, 
     Console().print(table)
 
 
-@rollouts.command("why", short_help="Why calls fork, are left out, or lack their prefix.")
+@rollouts.command("why", cls=Command, short_help="Why calls fork, are left out, or lack their prefix.")
 def show_why(
     rollout_id: RolloutName,
     url: Url = None,

@@ -29,7 +29,7 @@ FAULTS_A_CHECK = 10
 
 def verify(
     file: Annotated[
-        Path | None, typer.Argument(help="SQLite file of a store; by default that of the settings.")
+        Path | None, typer.Argument(metavar="FILE", help="SQLite file of a store; by default that of the settings.")
     ] = None,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Look also where a proxy serves from the file, at one moment's state.")

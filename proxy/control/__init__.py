@@ -8,15 +8,12 @@ from fastapi import APIRouter
 from proxy.control import engines, groups, ops, profiles, reads, replays, rollouts, trajectories, weights, why
 
 
-def control_routes() -> APIRouter:
-    """All routes of the control plane."""
-    router = APIRouter()
-    for part in (rollouts, groups, profiles, reads, trajectories, why, replays, engines, weights, ops):
-        router.include_router(part.router)
-    router.include_router(probe_routes())
-    return router
+def control_routes() -> tuple[APIRouter, ...]:
+    """All routes of the control plane but the probes."""
+    parts = (rollouts, groups, profiles, reads, trajectories, why, replays, engines, weights, ops)
+    return tuple(part.router for part in parts)
 
 
 def probe_routes() -> APIRouter:
-    """Liveness and readiness alone: open to all, so they may stand on the data plane too."""
+    """Liveness and readiness alone: open to all, so they stand on both planes."""
     return ops.probes

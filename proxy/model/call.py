@@ -35,7 +35,7 @@ class Call:
     replayable: Replayable
 
 
-DeliveryOutcome = Literal["delivered", "client_gone", "error_told", "lost"]
+DeliveryOutcome = Literal["delivered", "client_gone", "error_told", "broken", "lost"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ _END = """
 update deliveries set ended_at = :ended_at, outcome = :outcome, events = :events
 where delivery_id = :delivery_id and outcome is null
 """
+# Of these the client has not seen the end of the reply, nor been told that there is none.
+LOSSES = {"client_gone", "broken", "lost"}
 # The client of the latest delivery is gone: the next identical request repeats the call.
 _LOSE = """
 update calls set claimable = coalesce(claimable, 'client_gone')
@@ -56,7 +58,7 @@ def end_delivery(connection: Connection, delivery: Delivery) -> None:
     }
     named = {"delivery_id": delivery.delivery_id}
     if connection.execute(_END, row).rowcount:
-        if delivery.outcome in {"client_gone", "lost"}:
+        if delivery.outcome in LOSSES:
             connection.execute(_LOSE, named)
     elif delivery.outcome == "delivered" and connection.execute(_END_OF_LOST, row).rowcount:
         connection.execute(_FIND, named)

@@ -10,6 +10,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from proxy import clock
+from proxy.listening import listen_on
 from proxy.sim.ask import Setup
 from proxy.sim.engine import Engine, Fits, Kind, Received, Recurring
 from proxy.sim.scenario import Scenario
@@ -138,7 +139,7 @@ class SimEngine:
     def start(self) -> None:
         """Listen, as a process of its own."""
         self._engine.started_at = clock.now()
-        listener = _listen(self._host, self._port)
+        listener = listen_on(self._host, self._port)
         self._port = listener.getsockname()[1]
         self._server = _Server(self._engine, listener)
         self._server.start()
@@ -159,21 +160,6 @@ class SimEngine:
         """Wait until the engine is dead."""
         if self._server is not None:
             self._server.join()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # asyncio leaves Nagle's algorithm on for listeners that it did not make: each second write would wait 40 ms.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        remedy = "stop what listens there, or choose another --port"
-        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}; {remedy}") from error
-    listener.listen(2048)
-    return listener
 
 
 class _Server(threading.Thread):

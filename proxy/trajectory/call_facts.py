@@ -160,4 +160,4 @@ def _delivered_at(deliveries: Sequence[JsonObject]) -> float | None:
 
 
 def _is_undelivered(deliveries: Sequence[JsonObject]) -> bool:
-    return bool(deliveries) and all(one["outcome"] in {"client_gone", "error_told"} for one in deliveries)
+    return bool(deliveries) and all(one["outcome"] in {"client_gone", "error_told", "broken"} for one in deliveries)

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
 
+from proxy.api.chat import ChatView
 from tests.api.conftest import Start
 from tests.api.harness import FOREVER, Reader, asked, deliveries, error_of, finish_of, until
 from tests.fakes import FakeEngine, Fault, Say
@@ -346,3 +348,36 @@ def test_failures_are_counted_in_the_rollout(rollout: RolloutClient, engine: Fak
 
     assert (counts["calls"], counts["completed"], counts["failed"]) == (3, 1, 2)
     assert counts["failures"] == {"engine_error": 1, "missing_ids": 1}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_reply_that_cannot_be_told_is_on_record_and_given_to_the_retry(
+    start: Start, monkeypatch: pytest.MonkeyPatch, *, stream: bool
+) -> None:
+    """A fault of ours in the telling: the client is not left in doubt, its reading is closed, and nothing is drawn."""
+    proxy, engine = start(timeouts={"orphan_grace_s": 20})
+    client = proxy.rollout()
+    with monkeypatch.context() as broken:
+        broken.setattr(ChatView, "stream_end" if stream else "whole", unable)
+        if stream:
+            with pytest.raises(httpx.RemoteProtocolError):
+                client.stream()
+        else:
+            assert error_of(client.chat())["code"] == "internal_error"
+    first = client.call()
+    again = client.post(asked(stream=stream))
+    until(lambda: client.call()["deliveries"][-1]["outcome"])
+    call = client.call()
+
+    assert again.status_code == 200
+    assert [one["outcome"] for one in first["deliveries"]] == ["broken"]
+    assert [(one["claim"], one["outcome"]) for one in call["deliveries"]] == [
+        (None, "broken"),
+        ("client_gone", "delivered"),
+    ]
+    assert (call["state"], call["completion_token_ids"]) == ("done", first["completion_token_ids"])
+    assert len([one for one in engine.requests if one.path.endswith("/chat/completions")]) == 1
+
+
+def unable(*_: object) -> bytes:
+    raise RuntimeError("a fault of ours")

@@ -193,6 +193,11 @@ def test_a_client_that_looks_whether_anybody_is_there_is_answered(rollout: Rollo
     assert (answer.status_code, answer.content) == (200, b"")
 
 
+def test_a_browser_at_the_front_door_sees_what_this_is(proxy: ServedProxy) -> None:
+    """As the line that a proxy prints has people open it."""
+    assert httpx.get(proxy.url).json() == {"service": "rollpin"}
+
+
 @pytest.mark.parametrize("path", ["/nowhere", "/v1/nowhere", "/v1/embeddings"])
 def test_an_unknown_route_is_told_in_openai_form(proxy: ServedProxy, path: str) -> None:
     """Not in the framework's."""
@@ -205,6 +210,31 @@ def test_a_base_url_without_its_v1_is_told_so(proxy: ServedProxy, path: str) -> 
     told = refused(httpx.post(proxy.url + path, json={}), 404)["message"]
 
     assert told.endswith("the base URL of OpenAI's clients ends in /v1")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "hint"),
+    [
+        ("GET", "/rollouts/r/trajectories", 404, "; /rollouts/r/trajectory is"),
+        ("GET", "/trajectory", 404, "; /trajectories is"),
+        ("GET", "/rollouts/r/call", 404, "; /rollouts/r/calls is"),
+        ("POST", "/rollouts/r/v1/chat/completion", 404, "; /rollouts/r/v1/chat/completions is"),
+        ("GET", "/rollouts/r/v1/trajectory", 404, "; the routes of the control plane have no /v1"),
+        ("GET", "/rollouts/r/finish", 405, "; POST is"),
+        ("DELETE", "/engines", 405, "; GET and POST are"),
+        ("GET", "/rollouts/r/v1/embeddings", 404, " is not served here"),
+    ],
+)
+def test_a_route_that_is_nearly_right_is_told_what_is(
+    proxy: ServedProxy, method: str, path: str, status: int, hint: str
+) -> None:
+    """A word of another number, a method of another route; where nothing is near, nothing is guessed."""
+    assert refused(httpx.request(method, proxy.url + path), status)["message"].endswith(hint)
+
+
+def test_a_wrong_method_is_told_the_right_ones_in_the_header_too(proxy: ServedProxy) -> None:
+    """As RFC 9110 asks of a 405."""
+    assert httpx.delete(f"{proxy.url}/engines").headers["allow"] == "GET, POST"
 
 
 @pytest.mark.parametrize("path", ["/rollouts", "/rollouts/{}", "/rollouts/{}/calls", "/metrics", "/engines"])

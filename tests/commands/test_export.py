@@ -124,6 +124,12 @@ def test_named_rollouts_are_exported_as_they_stand(proxy: ServedProxy, run: Run)
         (("a.jsonl", "--since", "x", "--cursor-file", "c"), "--since", 2),
         (("a.jsonl", "--since", "x"), "not a cursor", 1),
         (("a.parquet", "--rollout", "nope"), "no rollout has the id 'nope'", 1),
+        (("a.jsonl", "--group", "nope"), "no rollout is in group 'nope': `rollpin rollouts list` tells", 1),
+        (
+            ("a.jsonl", "--run", "x", "--group", "y", "--cursor-file", "c"),
+            "no rollout is in run 'x' and group 'y': ",
+            1,
+        ),
     ],
 )
 def test_what_cannot_be_exported_is_one_line_and_leaves_nothing(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.errors import LimitReached, RolloutClosed, TakenOver
-from proxy.model import Claimed, JsonObject, Outcome
+from proxy.model import Claimed, DeliveryOutcome, JsonObject, Outcome
 from proxy.record.store import Store
 from tests import make
 from tests.contracts.conftest import Reopen
@@ -69,11 +69,14 @@ class TestLosses:
         document = await harness.document()
         assert (document["failure"]["kind"], document["completion_token_ids"]) == ("proxy_died", None)
 
-    async def test_a_reply_whose_client_left_is_given_to_the_next(self, harness: Harness) -> None:
+    @pytest.mark.parametrize("outcome", ["client_gone", "broken"])
+    async def test_a_reply_whose_client_did_not_get_the_end_is_given_to_the_next(
+        self, harness: Harness, outcome: DeliveryOutcome
+    ) -> None:
         """Out of the record, without another row."""
         first = await harness.ask()
         await harness.reply(first)
-        await harness.leave(first)
+        await harness.end(first, outcome)
         next_one = await harness.ask()
 
         assert (next_one.claim.standing, next_one.claim.reason) == ("recorded", "client_gone")
@@ -537,7 +540,7 @@ class TestDeliveries:
             ("retry_count", None),
         ]
 
-    @pytest.mark.parametrize("outcome", ["delivered", "client_gone", "lost"])
+    @pytest.mark.parametrize("outcome", ["delivered", "client_gone", "broken", "lost"])
     async def test_a_delivery_of_a_deleted_call_is_dropped(self, harness: Harness, outcome: str) -> None:
         """Deletion leaves nothing that could grow back."""
         asked = await harness.ask()

@@ -78,7 +78,7 @@ def test_a_request_that_kills_the_real_one_kills_it() -> None:
     [
         (["--fault", "nothing"], "rollpin: fault: 'nothing' is none of"),
         (["--scenario", "nothing"], "rollpin: scenario: no file 'nothing'"),
-        (["--host", "192.0.2.1"], "rollpin: cannot listen on 192.0.2.1:0: Cannot assign requested address; "),
+        (["--host", "192.0.2.1"], "rollpin: cannot listen on 192.0.2.1:0: Cannot assign requested address; name an "),
     ],
 )
 def test_what_is_wrong_is_told_in_a_line(arguments: list[str], words: str) -> None:
