@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -219,14 +218,13 @@ def recorded(folder: Path, engine: FakeEngine) -> dict[str, Any]:
 
 def test_a_call_that_ends_in_time_is_answered_at_shutdown(engine: FakeEngine, tmp_path: Path) -> None:
     """Nobody new is let in, and the exit status is 0."""
-    may_end = threading.Event()
-    engine.script(Fault.stall(SOME, say=WORDS, until=may_end))
+    engine.script(Fault.stall(SOME, FOREVER, WORDS))
     with proxy_process(tmp_path, engine, drain_s=FOREVER) as (process, client):
         reader = Reader(client)
         until(lambda: reader.text)
         os.kill(process.pid, signal.SIGTERM)
         until(lambda: is_closed(client))
-        may_end.set()
+        engine.go_on()
         process.join(PATIENCE_S)
 
         assert reader.ended().is_done

@@ -1,7 +1,6 @@
 """The turn: nothing ends for a client that is not on record, and nothing begins that cannot be recorded."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -220,12 +219,11 @@ def test_no_lock_is_held_during_a_generation(start: Any) -> None:
 def test_a_silent_stream_gets_signs_of_life(start: Any) -> None:
     """Comments that SSE clients skip, before the first event and between two."""
     proxy, engine = start(timeouts={"heartbeat_after_s": 0.05})
-    may_begin, may_end = threading.Event(), threading.Event()
-    engine.script(Fault.stall_before_headers(until=may_begin, say=WORDS), Fault.stall(2, until=may_end, say=WORDS))
-    for events, goes_on in ((0, may_begin), (1, may_end)):
+    engine.script(Fault.stall_before_headers(FOREVER, WORDS), Fault.stall(2, FOREVER, WORDS))
+    for events in (0, 1):
         reader = Reader(proxy.rollout())
         until(lambda: len(reader.events) == events and reader.ends_in_signs_of_life)  # noqa: B023  within its turn
-        goes_on.set()
+        engine.go_on()
 
         assert (reader.ended().text, reader.is_done) == (WORDS.text, True)
 
@@ -254,12 +252,11 @@ def test_a_whole_reply_gets_none_unless_a_setting_says_so(start: Any) -> None:
 def test_where_the_setting_says_so_blanks_come_before_the_body(start: Any) -> None:
     """JSON parsers skip them."""
     proxy, engine = start(timeouts={"heartbeat_after_s": 0.05}, heartbeat_unstreamed=True)
-    may_begin = threading.Event()
-    engine.script(Fault.stall_before_headers(until=may_begin, say=WORDS))
+    engine.script(Fault.stall_before_headers(FOREVER, WORDS))
     with proxy.rollout().http.stream("POST", "/chat/completions", json=asked()) as answer:
         parts = answer.iter_raw(1)
         early = [next(parts) for _ in range(2)]
-        may_begin.set()
+        engine.go_on()
         body = b"".join(parts)
 
     assert early == [b" "] * 2

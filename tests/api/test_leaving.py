@@ -1,6 +1,5 @@
 """Clients that leave: their calls are recorded all the same, and the engine is freed after a grace."""
 
-import threading
 import time
 
 import pytest
@@ -65,13 +64,12 @@ def test_within_the_grace_a_reply_is_completed_and_recorded_whole(start: Start, 
     """The draw is not lost, and the engine was not disturbed."""
     proxy, engine = start(kind, **LONG)
     client = proxy.rollout()
-    may_end = threading.Event()
-    engine.script(Fault.stall(SOME, say=WORDS, until=may_end))
+    engine.script(Fault.stall(SOME, FOREVER, WORDS))
     leaver = Leaver(client, stream=stream)
     until(lambda: engine.running == 1)
     leaver.leave()
     until_left(client)
-    may_end.set()
+    engine.go_on()
     call = client.call()
 
     assert (call["state"], call["message"]["content"]) == ("done", WORDS.text)
