@@ -102,9 +102,9 @@ def test_a_delivery_is_on_record_though_the_store_was_away_at_its_end(tmp_path, 
         proxy.wiring.deliveries._store = gone  # type: ignore[assignment]
         assert client.chat().status_code == 200
         until(lambda: gone.asked)
-        (before,) = client.call()["deliveries"]
+        (call,) = proxy.calls(client.rollout_id)
+        (before,) = call["deliveries"]
         proxy.wiring.deliveries._store = real
-        until(lambda: client.call()["deliveries"][0]["outcome"])
         (after,) = client.call()["deliveries"]
 
     assert (before["outcome"], after["outcome"], after["events"]) == (None, "delivered", 1)

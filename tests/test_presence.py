@@ -1,10 +1,10 @@
 """A process that others took for dead: a pause may have been granted without it, so it labels and sends nothing."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import httpx
@@ -20,6 +20,8 @@ from tests.served import ServedProxy, served, settings_for
 
 PAUSE = Pause("pa_1", "wait", 1e9, 4e9)
 UNPROVEN = "presence_unproven"
+# So long that no sign of life falls due within a test.
+LEASE_S = 3600
 
 
 @dataclass
@@ -37,28 +39,38 @@ class Site:
         """What another process does that takes this one for dead."""
         self.proxy.do(self.wiring.store.leave(self.wiring.owner))
 
-    def cannot_join(self) -> threading.Event:
-        """Keep it from joining until the event is set."""
-        may, join = threading.Event(), self.wiring.presence.join
-
-        async def joins() -> None:
-            if not may.is_set():
-                raise StoreDown("away")
-            await join()
-
-        self.wiring.presence.join = joins  # type: ignore[method-assign]
-        return may
+    def cannot_join(self) -> "Joining":
+        """Keep it from joining until it may."""
+        joining = Joining(self.wiring.presence.join)
+        self.wiring.presence.join = joining.join  # type: ignore[method-assign]
+        return joining
 
     def drawn(self) -> int:
         """How many replies the engine was asked for."""
         return sum(request.path == "/v1/chat/completions" for request in self.engine.requests)
 
 
+class Joining:
+    """Attempts to be counted, in vain until they may succeed."""
+
+    def __init__(self, join: Callable[[], Awaitable[None]]) -> None:
+        self._join = join
+        self.may = threading.Event()
+        self.in_vain = 0
+
+    async def join(self) -> None:
+        if not self.may.is_set():
+            self.in_vain += 1
+            raise StoreDown("away")
+        await self._join()
+
+
 @pytest.fixture
 def site(tmp_path: Path, postgres: PostgresServer) -> Iterator[Site]:
     with FakeEngine("vllm", dev_mode=True) as engine:
         httpx.post(f"{engine.url}/update_weight_version", json={"new_version": "w1"}).raise_for_status()
-        with served(settings_for(tmp_path, engine.url, store=postgres.new_schema())) as proxy:
+        settings = settings_for(tmp_path, engine.url, store=postgres.new_schema(), timeouts={"lease_s": LEASE_S})
+        with served(settings) as proxy:
             yield Site(proxy, engine)
 
 
@@ -88,29 +100,29 @@ def test_what_was_drawn_while_its_process_was_taken_for_dead_has_no_version(site
 
 def test_a_process_that_is_not_counted_asks_no_engine_until_it_is(site: Site) -> None:
     """Its calls wait as before a pause."""
-    client, may_join = site.proxy.rollout(), site.cannot_join()
+    client, joining = site.proxy.rollout(), site.cannot_join()
     site.is_forgotten()
-    calling = threading.Thread(target=client.chat)
-    calling.start()
-    until(lambda: len(site.proxy.calls(client.rollout_id)) == 1)
-    until(lambda: site.wiring.pauses.is_apart)
-    sleep(0.5)
-    drawn_by_then = site.drawn()
-    may_join.set()
-    calling.join(60)
+    with ThreadPoolExecutor(1) as harness:
+        calling = harness.submit(client.chat)
+        until(lambda: len(site.proxy.calls(client.rollout_id)) == 1)
+        tried_by_then = joining.in_vain
+        until(lambda: joining.in_vain > tried_by_then + 1)
+        drawn_by_then = site.drawn()
+        joining.may.set()
+        answer = calling.result()
 
-    assert (drawn_by_then, site.drawn()) == (0, 1)
+    assert (drawn_by_then, site.drawn(), answer.status_code) == (0, 1, 200)
     assert notes(client.call()) == [("w1", [])]
 
 
 def test_a_pause_that_was_granted_without_a_process_is_obeyed_before_it_goes_on(site: Site) -> None:
     """It shuts its door and says so in the same step in which it is counted again."""
-    store, may_join = site.wiring.store, site.cannot_join()
+    store, joining = site.wiring.store, site.cannot_join()
     site.is_forgotten()
     until(lambda: site.wiring.pauses.is_apart)
     site.proxy.do(store.begin_pause(PAUSE))
     granted_without = site.proxy.do(store.silent(PAUSE.pause_id, 2e9))
-    may_join.set()
+    joining.may.set()
     until(lambda: not site.wiring.pauses.is_apart)
 
     assert granted_without == ()

@@ -194,6 +194,8 @@ class PostgresStore(RowStore):
         with closing(self._postgres.connect_writing()) as connection:
             _check_encoding(connection, self.name)
             refuse_if_apart(connection)
+            # Whoever takes the steps may need longer than any other writer; one that has died is cut off.
+            connection.execute("set lock_timeout = 0")
             self._postgres.begin_writing(connection, synced=True)
             if steps := missing_of(applied_steps(connection), read_migrations("postgres")):
                 connection.execute(_LEDGER)

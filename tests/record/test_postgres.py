@@ -19,6 +19,7 @@ from proxy.record.store import RolloutFilter, Store
 from proxy.record.writer import Durability, Writer
 from proxy.verify.story import Looking, verify_store
 from tests import make
+from tests.patience import until
 from tests.postgres import PostgresServer, running_server
 from tests.record.killing import assert_kept, kill_amid_recording
 from tests.record.recorder import CALLERS
@@ -28,6 +29,8 @@ pytestmark = pytest.mark.anyio
 AT_ONCE = 200
 # Sessions that work, and those that do nothing but show that a process lives.
 WORKS, SHOWS = "application_name = 'rollpin'", "application_name = 'rollpin-presence'"
+# Locks that say so of a process, and the one of whoever writes.
+LIVES, WRITES = (f"locktype = 'advisory' and mode = '{mode}'" for mode in ("ShareLock", "ExclusiveLock"))
 STRANGE = "a\x00b \ud83d half of a pair, \\u0000 and %s"
 
 
@@ -221,7 +224,7 @@ async def test_presence_is_regained_without_a_write(stores, postgres: PostgresSe
     _one, other, call_id = await running_call(stores)
     for _ in range(3):
         await asyncio.to_thread(postgres.cut_off)
-        await until(lambda: is_held(postgres))
+        await asyncio.to_thread(until, lambda: is_held(postgres))
 
         assert await other.sweep(make.STARTED_AT) == 0
     assert (await other.call(call_id))["state"] == "reserved"
@@ -237,10 +240,10 @@ async def test_presence_outlasts_a_server_that_is_away() -> None:
         with pytest.raises(StoreDown):
             await store.ping()
         await asyncio.to_thread(server.start)
-        await until(lambda: is_held(server))
+        await asyncio.to_thread(until, lambda: is_held(server))
         await store.close()
 
-        await until(lambda: not is_held(server))
+        await asyncio.to_thread(until, lambda: not is_held(server))
 
 
 async def running_call(stores) -> tuple[PostgresStore, PostgresStore, CallId]:  # type: ignore[no-untyped-def]
@@ -255,16 +258,14 @@ async def running_call(stores) -> tuple[PostgresStore, PostgresStore, CallId]:  
 
 def is_held(server: PostgresServer) -> bool:
     """Whether a session shows that a process lives."""
-    return server.run("select count(*) from pg_locks where locktype = 'advisory' and mode = 'ShareLock'") != [(0,)]
+    return locks(server, LIVES) > 0
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for what must come."""
-    for _ in range(3000):
-        if await asyncio.to_thread(holds):
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not come")
+def locks(server: PostgresServer, which: str) -> int:
+    """How many such locks are held or waited for."""
+    ((number,),) = server.run(f"select count(*) from pg_locks where {which}")
+    assert isinstance(number, int)
+    return number
 
 
 async def test_a_session_that_is_lost_in_a_transaction_fails_its_group_alone(
@@ -304,8 +305,10 @@ async def test_a_server_that_is_away_is_told_of_and_waited_for() -> None:
         await store.close()
 
 
-async def test_a_process_that_stands_still_with_the_lock_is_told_of(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others wait for a while and then say why, and go on once it is gone."""
+async def test_a_process_that_stands_still_with_the_lock_is_told_of(
+    url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait for a while and then say why, and go on once the server has noticed that it is gone."""
     monkeypatch.setattr(postgres_store, "_WRITING", ("set lock_timeout = '50ms'",))
     store = PostgresStore(url)
     await store.open()
@@ -315,9 +318,27 @@ async def test_a_process_that_stands_still_with_the_lock_is_told_of(url: str, mo
     with pytest.raises(StoreDown, match="lock timeout"):
         await store.ping()
     other.close()
+    await asyncio.to_thread(until, lambda: not locks(postgres, WRITES))
 
     await store.ping()
     await store.close()
+
+
+async def test_a_start_waits_for_whoever_brings_the_schema_up_to_date(
+    url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may take longer than any write."""
+    monkeypatch.setattr(postgres_store, "_WRITING", ("set lock_timeout = '1ms'",))
+    database, store = PostgresDatabase(url), PostgresStore(url)
+    other = await asyncio.to_thread(database.connect_writing)
+    database.begin_writing(other, synced=False)
+    starting = asyncio.create_task(store.open())
+    await asyncio.to_thread(until, lambda: locks(postgres, f"{WRITES} and not granted"))
+    other.execute("commit")
+
+    await starting
+    await store.close()
+    other.close()
 
 
 # --- what a group of writes is ----------------------------------------------------------------------------------

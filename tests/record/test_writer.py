@@ -82,11 +82,16 @@ def note(text: str) -> Callable[[Connection], None]:
 
 async def together(writer: Writer, *works: Callable[[Connection], object], durable: bool = True) -> list[object]:
     """Results or errors of jobs that were all waiting when the writer came for the next group."""
-    gate = threading.Event()
-    first = asyncio.create_task(writer.write(lambda db: gate.wait(), durable=False))
-    await asyncio.sleep(0.05)
+    is_busy, gate = threading.Event(), threading.Event()
+
+    def keeps_busy(db: Connection) -> None:
+        is_busy.set()
+        gate.wait()
+
+    first = asyncio.create_task(writer.write(keeps_busy, durable=False))
+    await asyncio.to_thread(is_busy.wait)
     rest = [asyncio.create_task(writer.write(work, durable=durable)) for work in works]
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # each asks
     gate.set()
     await first
     return await asyncio.gather(*rest, return_exceptions=True)
@@ -133,7 +138,7 @@ async def test_a_job_whose_caller_left_is_done_all_the_same(watched: Watched) ->
     gate = threading.Event()
     first = asyncio.create_task(watched.writer.write(lambda db: gate.wait(), durable=False))
     left = asyncio.create_task(watched.writer.write(note("kept"), durable=True))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)  # both ask
     left.cancel()
     gate.set()
     await first
