@@ -17,7 +17,7 @@ def checked_store_url(value: str) -> str:
     if _is_unreadable(value):
         raise ValueError(f"no {POSTGRES} URL can be read in this way; special characters in a password need %XX")
     if find_spec("psycopg") is None:
-        raise ValueError(f"{POSTGRES} needs psycopg: pip install 'rollpin[postgres]'")
+        raise ValueError(f"{POSTGRES} needs psycopg: pip install 'psycopg[binary]'")
     return value
 
 

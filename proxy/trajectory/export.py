@@ -63,7 +63,7 @@ class ParquetMissing(RuntimeError):
     """Parquet was asked for, and the library that writes it is not installed."""
 
     def __init__(self) -> None:
-        super().__init__("Parquet needs pyarrow: pip install 'rollpin[parquet]', or export JSON Lines")
+        super().__init__("Parquet needs pyarrow: pip install pyarrow, or export JSON Lines")
 
 
 def branch_rows(documents: Iterable[JsonObject]) -> Iterator[JsonObject]:
