@@ -27,6 +27,8 @@ class Pauses:
         self._changed = asyncio.Event()
         self._ended: str | None = None
         self._inside = 0
+        self.begun = 0
+        """How many pauses this process has obeyed, renewed ones counted anew."""
         self.in_force: Pause | None = None
         self.is_apart = False
         """Whether pauses may be granted without this process."""
@@ -35,6 +37,7 @@ class Pauses:
         """Shut the door, or move the lease. A pause that has ended here does not come back by a late look."""
         if pause.pause_id != self._ended:
             self.in_force = pause
+            self.begun += 1
             self._wake()
 
     def end(self) -> None:

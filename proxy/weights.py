@@ -108,11 +108,6 @@ class WeightWatch:
         """A generation request under the salt of the weights that the engine is known to have."""
         return replace(request, body={**request.body, "cache_salt": self.salt(self.of(engine))})
 
-    async def salted_now(self, engine: EngineRef, request: EngineRequest) -> EngineRequest:
-        """The same, once the engine was asked for its weights: for what is compared with records."""
-        await self.look(engine)
-        return self.salted(engine, request)
-
     def salt(self, weights: Weights) -> str:
         """Another one for each store, engine and epoch; never the same for two sets of weights."""
         told = digest([SALT_MARK, self._salt_root, weights.url, weights.epoch, weights.version])

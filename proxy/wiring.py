@@ -14,7 +14,7 @@ from proxy.engine.gate import Gates
 from proxy.engine.pool import Pool
 from proxy.engine.upstream import Upstream
 from proxy.keys import Keys, load_keys
-from proxy.model import CallId, Finding
+from proxy.model import CallId, EngineRef, Finding
 from proxy.pauses import Pauses
 from proxy.presence import Presence
 from proxy.profiles import Profiles
@@ -113,7 +113,11 @@ async def wire(settings: Settings) -> Wiring:
             prove_engines=settings.prove_engines,
         )
     )
-    pool.on_seen = weights.meet
+
+    async def weather(engine: EngineRef) -> tuple[int, int]:
+        return pauses.begun, (await weights.look(engine)).epoch
+
+    pool.on_seen, pool.passage, pool.weather = weights.meet, pauses.passage, weather
     return Wiring(
         settings=settings,
         keys=keys,

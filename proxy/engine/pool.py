@@ -7,7 +7,8 @@ that its prefix cache serves the rollout's later turns. It never moves to anothe
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -24,8 +25,8 @@ from proxy.engine.proof import prove
 from proxy.engine.sglang import SglangDialect
 from proxy.engine.upstream import Upstream
 from proxy.engine.vllm import VllmDialect
-from proxy.errors import Conflict, EngineFault, EngineUnready, NotFound, ProfileRefused
-from proxy.model import EngineKind, EngineRef, Finding, Profile, RolloutId
+from proxy.errors import Conflict, EngineFault, EngineUnready, NotFound, ProfileRefused, StoreDown
+from proxy.model import EngineKind, EngineRef, Finding, Profile, Proof, RolloutId
 from proxy.settings import EngineSettings
 
 DIALECTS: dict[EngineKind, Dialect] = {"vllm": VllmDialect(), "sglang": SglangDialect(), "nemo_rl": NemoRlDialect()}
@@ -97,6 +98,10 @@ class Pool:
         self._look_now = asyncio.Event()
         self._doubt = asyncio.Event()
         self._homes = Homes(self._gates)
+        self.passage: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
+        """The door that a probe passes, as calls do."""
+        self.weather: Callable[[EngineRef], Awaitable[Hashable]] = _always_fair
+        """What has to be the same before and behind the draws of a probe, or they tell nothing of each other."""
         self.on_seen: Callable[[EngineRef, bool], None] = lambda _ref, _may_be_new: None
         """Called behind each look with what was seen, and whether it may have been started anew since the last one."""
 
@@ -171,11 +176,7 @@ class Pool:
         ref = engine.ref
         if not self._prove_engines or ref is None or ref.facts.proof is not None:
             return
-        try:
-            async with asyncio.timeout(PROVE_S):
-                proof = await prove(Lab(self._upstream, ref, DIALECTS[ref.facts.kind]))
-        except TimeoutError:
-            proof = None
+        proof = await self._proof_of(ref)
         if proof is None:
             log.info("an engine's probe has to wait", engine=engine.name)
             return
@@ -183,6 +184,17 @@ class Pool:
         told("engine probed", engine=engine.name, passed=proof.is_passed, faults=list(proof.faults))
         if engine.ref and is_same_server(engine.ref.facts, ref.facts):
             engine.ref = replace(engine.ref, facts=replace(engine.ref.facts, proof=proof))
+
+    async def _proof_of(self, ref: EngineRef) -> Proof | None:
+        """What its draws prove; None where they could not be made, or not all under the same circumstances."""
+        try:
+            async with asyncio.timeout(PROVE_S), self.passage():
+                before = await self.weather(ref)
+                proof = await prove(Lab(self._upstream, ref, DIALECTS[ref.facts.kind]))
+                await self.confirm(ref, self._upstream.connections.opened(ref.url), PROVE_S)
+                return proof if await self.weather(ref) == before else None
+        except (TimeoutError, EngineFault, StoreDown):
+            return None
 
     def choose(self, rollout_id: RolloutId, profile: Profile) -> EngineRef:
         """The engine of a rollout's next call.
@@ -315,6 +327,10 @@ class Pool:
         engine.ref = EngineRef(engine.name, engine.url, facts, engine.api_key)
         engine.problem = None
         self.on_seen(engine.ref, may_be_new)
+
+
+async def _always_fair(_ref: EngineRef) -> None:
+    """Nothing changes where nobody tells of it."""
 
 
 def _unconfirmed(why: str) -> EngineFault:

@@ -55,4 +55,4 @@ def is_like(facts: EngineFacts, recorded: JsonObject) -> bool:
 def gone(recorded: Iterable[Version], now: Version) -> tuple[str, ...]:
     """Both versions, for people."""
     told = dict.fromkeys("not told" if version is None else version for version in recorded)
-    return (f"recorded {', '.join(told)}", f"now {now}")
+    return (f"recorded {', '.join(told)}", f"now {'not told' if now is None else now}")

@@ -7,6 +7,7 @@ from proxy.engine.parts import WEIGHTS_CHANGED
 from proxy.errors import EngineFault
 from proxy.model import CallId, EngineFacts, EngineRef, JsonObject, Rollout
 from proxy.replay.choose import open_engines
+from proxy.replay.door import confirmed, with_engines
 from proxy.replay.mismatch import Mismatch, Rescore, incomparable, mismatch_of
 from proxy.replay.remake import has_media
 from proxy.replay.score import read_scores, room_needed, scores_of
@@ -37,19 +38,28 @@ async def _rescored(call: JsonObject, wiring: Wiring) -> Rescore:
     call_id = CallId(call["call_id"])
     if reasons := tuple(_barriers(call)):
         return Rescore(call_id, reasons)
-    async with wiring.aside:
-        engine = next((one for one in open_engines(wiring.pool) if knows_the_ids(one.facts, call["engine"])), None)
-        if engine is None:
-            return Rescore(call_id, (NO_SUCH_ENGINE,))
-        if reason := _too_long(call, engine):
-            return Rescore(call_id, (reason,))
-        try:
-            before = await wiring.weights.look(engine)
-            logprobs = await _scores(call, engine, wiring)
-            after = await wiring.weights.look(engine)
-        except EngineFault as fault:
-            return Rescore(call_id, (fault.code, fault.message), has_failed=True, engine=engine.name)
-    if before.epoch != after.epoch:
+    try:
+        async with wiring.aside, with_engines(wiring):
+            return await _scored(call, wiring)
+    except EngineFault as fault:
+        return Rescore(call_id, (fault.code, fault.message), has_failed=True)
+
+
+async def _scored(call: JsonObject, wiring: Wiring) -> Rescore:
+    """The same, with the engines."""
+    call_id = CallId(call["call_id"])
+    engine = next((one for one in open_engines(wiring.pool) if knows_the_ids(one.facts, call["engine"])), None)
+    if engine is None:
+        return Rescore(call_id, (NO_SUCH_ENGINE,))
+    if reason := _too_long(call, engine):
+        return Rescore(call_id, (reason,))
+    try:
+        before = await wiring.weights.look(engine)
+        logprobs, asked = await _scores(call, engine, wiring)
+        after = await wiring.weights.look(asked)
+    except EngineFault as fault:
+        return Rescore(call_id, (fault.code, fault.message), has_failed=True, engine=engine.name)
+    if (before.epoch, before.version) != (after.epoch, after.version):
         return Rescore(call_id, (WEIGHTS_CHANGED,), has_failed=True, engine=engine.name)
     bars = incomparable(call)
     mismatch = Mismatch() if bars else mismatch_of(call["logprobs"], logprobs)
@@ -89,15 +99,17 @@ def _too_long(call: JsonObject, engine: EngineRef) -> str | None:
     return "context_is_full" if length is not None and len(ids) + room_needed(engine) > length else None
 
 
-async def _scores(call: JsonObject, engine: EngineRef, wiring: Wiring) -> tuple[float, ...]:
-    """Raises EngineFault."""
+async def _scores(call: JsonObject, engine: EngineRef, wiring: Wiring) -> tuple[tuple[float, ...], EngineRef]:
+    """The logprobs, and the engine as it was seen behind them. Raises EngineFault."""
     model = call["profile"]["values"]["model"] or engine.facts.model
     request = scores_of(engine, model, call["prompt_token_ids"], call["completion_token_ids"])
     async with wiring.upstream.ask(engine, request, call["call_id"]) as events:
+        opened = wiring.upstream.connections.opened(engine.url)
         replies = [event async for event in events]
     if len(replies) != 1:
         raise EngineFault("engine_malformed", 502, f"{len(replies)} events where one reply was asked for")
-    return read_scores(engine, replies[0], call["completion_token_ids"])
+    logprobs = read_scores(engine, replies[0], call["completion_token_ids"])
+    return logprobs, await confirmed(engine, opened, wiring)
 
 
 async def _with(call: JsonObject, wiring: Wiring) -> tuple[JsonObject, Rescore]:
