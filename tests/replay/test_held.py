@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from proxy.engine import pool
 from tests.fakes import FakeEngine
 from tests.fakes.switch import Switch
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 
 Json = dict[str, Any]
@@ -85,10 +84,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 def at_the_door(site: Site) -> None:
     """Wait until the only place beside the calls is taken."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not site.proxy.wiring.aside.locked():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(site.proxy.wiring.aside.locked)
 
 
 @PURPOSES
