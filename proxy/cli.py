@@ -74,10 +74,15 @@ def serve(
 def _print_serve_help() -> None:
     typer.echo("Usage: rollpin serve [--config FILE] [--print-config] [FLAGS]\n")
     typer.echo("  Run a proxy. Flags win over ROLLPIN_… variables, these over rollpin.toml.\n")
+    _print_flag("--config  path", "The settings file. [default: rollpin.toml, if it is there]")
+    _print_flag("--print-config", "Show the settings that flags, variables and file make, secrets masked, and stop.")
     for row in flag_rows():
-        typer.echo(f"  {row.flag}")
-        text = f"{row.description} [default: {row.default.strip('`')}]"
-        typer.echo(fill(text, HELP_WIDTH, initial_indent=HELP_INDENT, subsequent_indent=HELP_INDENT))
+        _print_flag(row.flag, f"{row.description} [default: {row.default.strip('`')}]")
+
+
+def _print_flag(flag: str, text: str) -> None:
+    typer.echo(f"  {flag}")
+    typer.echo(fill(text, HELP_WIDTH, initial_indent=HELP_INDENT, subsequent_indent=HELP_INDENT))
 
 
 # --- check ------------------------------------------------------------------------------------------------------

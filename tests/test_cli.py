@@ -80,6 +80,7 @@ def test_the_help_of_serve_shows_every_setting_within_80_columns() -> None:
 
     assert status == 0
     assert all(row.flag in text for row in flag_rows())
+    assert all(f"  {flag}" in text for flag in ("--config", "--print-config"))
     assert all(len(line) <= WIDTH for line in text.splitlines())
 
 
@@ -322,6 +323,13 @@ def test_a_proxy_that_is_not_there_is_one_line() -> None:
         assert err.startswith(f"rollpin: no answer from {NO_ENGINE}: ")
         assert "[Errno" not in err
         assert err.endswith("; start `rollpin serve`, or name another by --url\n")
+
+
+def test_an_address_without_its_scheme_is_told_so() -> None:
+    """Before anything is asked."""
+    told = run("rollouts", "list", "--url", "127.0.0.1:8080", "--token", READER)
+
+    assert told == (2, "", "rollpin: --url: '127.0.0.1:8080' is not an http(s) URL\n")
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 
 import httpx
 
-from proxy.commands.ending import end, settings_or_end
+from proxy.commands.ending import WRONG_SETTINGS, end, settings_or_end
 from proxy.keys import Right
 from proxy.settings import Settings, url_at
+from proxy.settings.values import checked_url
 
 ANSWER_S = 30
 # A long rollout is assembled before it is told.
@@ -91,8 +92,10 @@ class Control:
 
 def find_control(url: str | None, token: str | None, right: Right = "read") -> Control:
     """The control plane that flags and settings name, with a token of this right; ends where they do not."""
-    if url is not None and token is not None:
-        return Control(url, token)
+    if url is not None:
+        _check_url(url)
+        if token is not None:
+            return Control(url, token)
     settings = settings_or_end([], None, to_serve=False)
     token = token or _kept_token(settings, right)
     if url is not None:
@@ -100,6 +103,13 @@ def find_control(url: str | None, token: str | None, right: Right = "read") -> C
     if settings.control_socket is not None:
         return Control("http://rollpin", token, settings.control_socket)
     return Control(_control_url(settings), token)
+
+
+def _check_url(url: str) -> None:
+    try:
+        checked_url(url)
+    except ValueError as error:
+        end(f"--url: {error}", WRONG_SETTINGS)
 
 
 def none_such(narrow: Json) -> str:
