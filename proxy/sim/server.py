@@ -1,6 +1,7 @@
 """A simulated engine on a real socket, served by uvicorn on a thread of its own."""
 
 import asyncio
+import math
 import socket
 import threading
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from proxy.sim.script import Item
 from proxy.sim.template import Json
 
 GRACE_S = 1.0
-"""How long uvicorn gets to start, and interrupted calls to notice that they are over."""
+"""How long interrupted calls get to notice that they are over."""
 
 
 class SimEngine:
@@ -193,16 +194,16 @@ class _Server(threading.Thread):
 
     async def _serve(self) -> None:
         serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
-        await self._until(lambda: self._uvicorn.started or serving.done())
+        await self._until(lambda: self._uvicorn.started or serving.done(), math.inf)
         self.ready.set()
         await self._over.wait()
-        await self._until(lambda: not self._uvicorn.server_state.tasks)
+        await self._until(lambda: not self._uvicorn.server_state.tasks, GRACE_S)
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
 
-    async def _until(self, is_so: Callable[[], bool]) -> None:
-        """Wait a little for something that uvicorn has no event for."""
-        deadline = self._loop.time() + GRACE_S
+    async def _until(self, is_so: Callable[[], bool], seconds: float) -> None:
+        """Wait, for so long at most, for something that uvicorn has no event for."""
+        deadline = self._loop.time() + seconds
         while not is_so() and self._loop.time() < deadline:  # noqa: ASYNC110  # see above
             await asyncio.sleep(0.001)
 

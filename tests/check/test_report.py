@@ -34,6 +34,8 @@ def odd(report: Report) -> dict[str, str]:
 async def test_an_engine_with_nothing_wrong_passes_every_check(tmp_path: Path) -> None:
     """A deterministic SGLang with neutral defaults; the one warning is that filtering calls disturb it."""
     with FakeEngine("sglang", neutral_defaults=True, token_delay_s=0.003) as engine:
+        # The first call that filters lasts for as long as all that is drawn beside it.
+        engine.script_when(lambda body: body.get("top_p") == 0.9, Fault.slow(0.06))
         report = await checked(tmp_path, engine.url)
 
     assert odd(report) == {"classes": "warn"}
@@ -206,9 +208,10 @@ async def test_nobody_at_the_address_is_status_2(tmp_path: Path) -> None:
 
 async def test_a_busy_deterministic_sglang_is_not_disturbed(tmp_path: Path) -> None:
     """No call of the filtering class is made while others run there; what could not be tried is told."""
-    with FakeEngine("sglang", token_delay_s=0.01) as engine:
-        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4000, "ignore_eos": True, "stream": True}
-        with httpx.stream("POST", f"{engine.url}/v1/chat/completions", json=body, timeout=60):
+    with FakeEngine("sglang") as engine:
+        engine.script(Fault.halt())
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 40, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{engine.url}/v1/chat/completions", json=body):
             report = await checked(tmp_path, engine.url)
 
     assert {name for name, verdict in odd(report).items() if verdict == "skip"} == {"path", "classes", "defaults"}
