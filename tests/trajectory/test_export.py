@@ -82,6 +82,6 @@ def test_without_pyarrow_parquet_says_what_to_install(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(export, "import_module", missing)
 
-    with pytest.raises(export.ParquetMissing, match=r"rollpin\[parquet\]"):
+    with pytest.raises(export.ParquetMissing, match="pip install pyarrow"):
         export.write_parquet(documents(), tmp_path / "rows.parquet")
     assert not list(tmp_path.iterdir())
