@@ -131,6 +131,11 @@ class Reader(threading.Thread):
         return [json.loads(line) for line in told if line != "[DONE]"]
 
     @property
+    def heartbeats(self) -> int:
+        """The signs of life so far."""
+        return sum(line.startswith(":") for line in list(self.lines))
+
+    @property
     def ends_in_signs_of_life(self) -> bool:
         """Whether the last that came is two comments."""
         newest = [line[:1] for line in list(self.lines) if line][-2:]
