@@ -23,7 +23,6 @@ from tests.api.harness import (
     until,
 )
 from tests.fakes import FakeEngine, Fault, Say, ToolSay
-from tests.patience import PATIENCE_S
 from tests.served import RolloutClient, ServedProxy, served, settings_for
 
 AS_STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
