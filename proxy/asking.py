@@ -13,7 +13,7 @@ from proxy.engine.controls import trusts_salt
 from proxy.engine.dialect import Dialect
 from proxy.engine.fold import ABORTED, MessageFold, ReplyFold
 from proxy.engine.parts import NOT_GONE_ON, Part, cut, drawn_so_far, join, segments_of
-from proxy.engine.seam import SeamShows, continued, rest_events
+from proxy.engine.seam import SeamShows, continued, rest_events, showable
 from proxy.engine.whole import may_be_end, read_whole
 from proxy.model import (
     Completion,
@@ -127,7 +127,7 @@ class Asking:
                 if fold.ended:
                     self._held.append(said)
                 elif not self._parts and not (self._interruptions and _says_nothing(said)):
-                    self._running.publish(plan.seed.choice, said)
+                    self._show(said)
             self.is_disturbed |= events.is_disturbed
         completion = fold.finish()
         # Where the reply itself tells who drew it, and tells nothing new, nothing needs to be asked.
@@ -137,6 +137,12 @@ class Asking:
         is_present = await self._wiring.presence.is_unbroken(self._lapses, patience_s)
         self._growing = None
         return self._part(plan, completion, before, after, is_present=is_present)
+
+    def _show(self, said: JsonObject) -> None:
+        """Let readers have an event, unless an abort may have brought it about."""
+        shown, self._held = showable(self._held, said)
+        for event in shown:
+            self._running.publish(self._plan.seed.choice, event)
 
     def _encode(self, plan: Plan) -> EngineRequest:
         request = self._dialect.encode(plan)

@@ -1,4 +1,4 @@
-"""What is still to be shown of a whole message to one who saw its beginning: no seam, or none at all. Pure."""
+"""What may be shown of a message that may be interrupted, and what is still to be shown of the whole: no seam. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -6,10 +6,34 @@ from typing import Any
 from proxy.model import JsonObject
 
 TEXTS = ("reasoning", "content", "refusal")
+# What stands for bytes that are no character, or not yet one.
+NO_CHARACTER = "\ufffd"
 
 
 class SeamShows(Exception):
     """What was shown is no beginning of the whole message."""
+
+
+def showable(kept: Sequence[JsonObject], event: JsonObject) -> tuple[list[JsonObject], list[JsonObject]]:
+    """The events that readers may have now that `event` has come behind those that were kept back, and the rest.
+
+    An engine that aborts a reply first tells what it had waited with. SGLang (0.5.23) shows half a character as U+FFFD
+    and closes what is open of a call's arguments; neither is a beginning of the whole. So what may be told for that
+    reason is kept back until more is said: an engine that goes on behind it meant it, bytes that are no UTF-8 among it.
+    """
+    doubts = list(_doubts(event))
+    if kept and not doubts:
+        return [], [*kept, event]
+    return (list(kept), [event]) if any(doubts) else ([*kept, event], [])
+
+
+def _doubts(event: JsonObject) -> Iterator[bool]:
+    """Of each text that an event tells, whether an abort may have brought it about."""
+    for choice in event.get("choices") or ():
+        delta = choice.get("delta") or {}
+        yield from (delta[name].endswith(NO_CHARACTER) for name in (*TEXTS, "reasoning_content") if delta.get(name))
+        for piece in delta.get("tool_calls") or ():
+            yield bool((piece.get("function") or {}).get("arguments"))
 
 
 def continued(said: JsonObject, whole: JsonObject) -> JsonObject:

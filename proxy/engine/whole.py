@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.engine.dialect import Dialect, engine_tools, tool_choice
+from proxy.engine.seam import NO_CHARACTER
 from proxy.engine.upstream import Upstream
 from proxy.model import JsonObject, Plan, Tokens
 
@@ -46,9 +47,16 @@ async def may_be_end(upstream: Upstream, plan: Plan, token: int) -> bool:
 
 
 async def _plain_text(upstream: Upstream, plan: Plan, ids: Sequence[int]) -> str | None:
-    """The text of plain completions, which no parser reads; vLLM answers under `prompt`, and keeps special tokens."""
+    """The text of plain completions, which no parser reads; vLLM answers under `prompt`, and keeps special tokens.
+
+    Its completions leave out what comes last and is no character, down to the last token that ended in one.
+    """
+    is_sglang = plan.engine.facts.kind == "sglang"
     answer = await _ask(upstream, plan, "/detokenize", {"tokens": list(ids), "skip_special_tokens": True})
-    return _text_of(answer, "text" if plan.engine.facts.kind == "sglang" else "prompt")
+    text = _text_of(answer, "text" if is_sglang else "prompt")
+    if is_sglang or text is None or not text.endswith(NO_CHARACTER):
+        return text
+    return await _plain_text(upstream, plan, ids[:-1]) if len(ids) > 1 else ""
 
 
 class _SglangReader:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from proxy.sim.draw import Completion
-from proxy.sim.tokens import CALL_END, CALL_START, THINK_END, THINK_START, pieces
+from proxy.sim.tokens import CALL_END, CALL_START, THINK_END, THINK_START, pieces, token_bytes
 
 _HEAD = re.compile(r'\s*\{\s*"name":\s*("(?:[^"\\]|\\.)*"),\s*"arguments":\s*')
 
@@ -63,16 +63,31 @@ class ReplyReader:
             yield from self._call(token_id, piece)
         elif self._tools and token_id == CALL_START:
             self._mode, self._inner, self._sent, self._named = "call", "", 0, False
-            self.half_call = piece
+            self.half_call = _markup(token_id)
+            if before := piece.removesuffix(self.half_call):
+                yield Delta("content", before)
         elif piece and not (self._index >= 0 and piece.isspace()):
             yield Delta("content", piece)
 
     def _reason(self, token_id: int, piece: str) -> Iterator[Delta]:
         self.reasoning_tokens += 1
+        if token_id in (THINK_START, THINK_END):
+            piece = piece.removesuffix(_markup(token_id))
         if token_id == THINK_END:
             self._mode = "content"
-        elif piece and token_id != THINK_START:
+        if piece:
             yield Delta("reasoning", piece)
+
+    def cut(self, tail: str) -> Iterator[Delta]:
+        """What an abort adds on SGLang: the text that was waited with, and what closes the arguments of half a call."""
+        if self._mode == "call":
+            self._inner += tail
+            head = _HEAD.match(self._inner)
+            if self._named and head and self._sent:
+                written = self._inner[head.end() :]
+                yield Delta("arguments", written[self._sent :] + closing(written), self._index)
+        elif tail:
+            yield Delta("reasoning" if self._mode == "reasoning" else "content", tail)
 
     def _call(self, token_id: int, piece: str) -> Iterator[Delta]:
         ends = token_id == CALL_END
@@ -91,6 +106,26 @@ class ReplyReader:
                 self._sent = len(written)
         if ends:
             self._mode = "content"
+
+
+def closing(written: str) -> str:
+    """What makes JSON of the beginning of a JSON object."""
+    ends, is_text, is_escaped = list[str](), False, False
+    for letter in written:
+        if is_text:
+            is_text = is_escaped or letter != '"'
+            is_escaped = letter == "\\" and not is_escaped
+        elif letter == '"':
+            is_text = True
+        elif letter in "{[":
+            ends.append("}" if letter == "{" else "]")
+        elif letter in "}]" and ends:
+            ends.pop()
+    return ('"' if is_text else "") + "".join(reversed(ends))
+
+
+def _markup(token_id: int) -> str:
+    return token_bytes(token_id).decode()
 
 
 def printed_pieces(completion: Completion, *, keep_tail: bool) -> tuple[str, ...]:

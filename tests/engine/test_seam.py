@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.engine.fold import MessageFold
-from proxy.engine.seam import SeamShows, continued, rest_events
+from proxy.engine.seam import SeamShows, continued, rest_events, showable
 
 Json = dict[str, Any]
 TEXT = st.text(st.sampled_from(" \nab<"), max_size=8)
+PIECE = st.text(st.sampled_from("aé \ufffd"), max_size=4)
+NAMES = st.sampled_from(["content", "reasoning", "reasoning_content", "refusal", "arguments"])
 CALL = st.builds(
     lambda name, arguments: {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}},
     st.sampled_from(["add", "look_up"]),
@@ -50,6 +52,58 @@ def test_a_reader_of_any_beginning_ends_with_the_whole(
 
     assert kept == whole
     assert shown(said, rest_events(said, kept, (), "stop")) == whole
+
+
+def event(name: str, text: str) -> Json:
+    """One event of a stream that adds to one kind of text."""
+    delta: Json = {"tool_calls": [{"index": 0, "function": {name: text}}]} if name == "arguments" else {name: text}
+    return {"choices": [{"index": 0, "delta": delta}]}
+
+
+def let_go(events: list[Json]) -> tuple[list[Json], list[Json]]:
+    """What readers have been shown of a stream, and what has been kept back of it."""
+    shown, kept = list[Json](), list[Json]()
+    for one in events:
+        let, kept = showable(kept, one)
+        shown += let
+    return shown, kept
+
+
+@given(st.lists(st.tuples(NAMES, PIECE), max_size=12))
+def test_every_event_is_shown_in_its_order_and_stand_ins_once_more_was_said(pieces: list[tuple[str, str]]) -> None:
+    """However a text falls into events; at the end only what an abort may have brought about is kept back."""
+    events = [event(name, text) for name, text in pieces]
+    shown, kept = let_go(events)
+    told = [(name, text) for name, text in pieces if text or name == "arguments"]
+    name, text = told[-1] if told else ("", "")
+
+    assert shown + kept == events
+    assert bool(kept) == (text.endswith("\ufffd") or (name == "arguments" and text != ""))
+
+
+@given(st.text(st.sampled_from("aé€😀\ufffd"), max_size=6), st.data())
+def test_whatever_an_abort_cut_in_two_is_shown_as_a_beginning_of_the_whole(text: str, data: st.DataObject) -> None:
+    """An engine's stream waits with bytes that are no character yet, and tells U+FFFD for them where it is aborted."""
+    bytes_ = text.encode()
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(bytes_)))))
+    told, events = "", list[Json]()
+    for cut in cuts:
+        now = bytes_[:cut].decode(errors="replace")
+        if not now.endswith("\ufffd") or cut == cuts[-1]:
+            events.append(event("content", now[len(told) :]))
+            told = now
+    shown, _ = let_go(events)
+    said = "".join(one["choices"][0]["delta"]["content"] for one in shown)
+
+    assert text.startswith(said)
+    assert told.rstrip("\ufffd").startswith(said.rstrip("\ufffd"))
+
+
+def test_words_on_the_way_to_arguments_are_shown_at_once() -> None:
+    """A call opens by its name; nothing of that is kept back."""
+    opening = {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "add", "arguments": ""}}]}}]}
+
+    assert showable([], opening) == ([opening], [])
 
 
 @pytest.mark.parametrize(

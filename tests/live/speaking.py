@@ -9,6 +9,9 @@ FIRST_END, SECOND_END, THINK_END = "1017", "1015", "1019"
 MARKUP = tuple(str(token) for token in range(1015, 1024))
 NO_END = {"logit_bias": {FIRST_END: -100, SECOND_END: -100}}
 NO_MARKUP = {"logit_bias": dict.fromkeys(MARKUP, -100)}
+# Its two tokens that are an "é" together, one byte each, and nothing but them.
+HALVES = {127: b"\xc3", 102: b"\xa9"}
+ONLY_HALVES = {"logit_bias": {str(token): 100 for token in HALVES}}
 NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
 ADD_TOOL = {
     "type": "function",

@@ -22,10 +22,12 @@ from tests.live.labels import (
     is_interrupted,
     segments_of,
 )
-from tests.live.speaking import NO_END
-from tests.live.trainer import CALLS, TOKENS, Call, Trainer, long_calls, update_under_calls
+from tests.live.speaking import HALVES, NO_END, NO_THINKING, ONLY_HALVES
+from tests.live.trainer import CALLS, LONG, TEXTS, TOKENS, Call, Trainer, long_calls, update_under_calls
 
 ON_SGLANG = pytest.mark.parametrize("trainer", ["sglang"], indirect=True)
+# One call in four is cut in the middle of a character.
+MOST_PAUSES = 12
 ON_VLLM = pytest.mark.parametrize("trainer", ["vllm"], indirect=True)
 
 
@@ -114,6 +116,55 @@ def test_a_kept_cache_is_named_and_later_calls_do_not_meet_it_on_sglang(trainer:
     assert mixed > FAR
     assert salted < LOGPROB_TOLERANCE
     assert unsalted > FAR
+
+
+@pytest.mark.parametrize("trainer", ["sglang", "vllm"], indirect=True)
+@AS_STREAM
+def test_an_abort_in_mid_character_leaves_no_stand_in(trainer: Trainer, tell: Tell, *, stream: bool) -> None:
+    """Every token is half a character. Whatever the cut fell into, a client reads what the engine makes of all ids."""
+    found = 0
+    for _ in range(MOST_PAUSES):
+        calls = half_characters(trainer, stream=stream)
+        trainer.site.order("/pause", {"mode": "abort", "lease_s": PATIENCE_S})
+        trainer.site.order("/resume")
+        records = [call.record() for call in calls]
+
+        assert [call.said() for call in calls] == [whole_text(trainer.site.kind, record) for record in records]
+        assert [text_of(record) for record in records] == [call.said() for call in calls]
+        found += sum(is_cut_in_two(record) for record in records)
+        if found:
+            break
+    tell(
+        f"{trainer.site.kind}: {found} {'streamed' if stream else 'whole'} replies went on in the middle of a character"
+    )
+
+    assert found
+
+
+def half_characters(trainer: Trainer, *, stream: bool) -> list[Call]:
+    """Calls in the middle of their replies, thoughts and words, whose tokens are halves of characters."""
+    fields = {**LONG[trainer.site.kind], **ONLY_HALVES, "stream": stream}
+    how: list[Any] = [{}, NO_THINKING]
+    calls = [trainer.call(**fields, **how[number % 2]) for number in range(CALLS)]
+    until(lambda: all(call.is_known() for call in calls))
+    trainer.site.works_on(8)
+    return calls
+
+
+def whole_text(kind: str, record: Any) -> str:
+    """What an engine tells of these tokens in a whole reply; vLLM leaves out what is no character at the end."""
+    text = b"".join(HALVES[token] for token in record["completion_token_ids"]).decode(errors="replace")
+    return text if kind == "sglang" else text.rstrip("\ufffd")
+
+
+def text_of(record: Any) -> str:
+    return "".join(record["message"].get(name) or "" for name in TEXTS)
+
+
+def is_cut_in_two(record: Any) -> bool:
+    """Whether a part of it ended with the first half of a character and the next began with the second."""
+    ids, cuts = record["completion_token_ids"], [part["end"] for part in record["segments"][:-1]]
+    return any(ids[cut - 1 : cut + 1] == list(HALVES) for cut in cuts)
 
 
 def version_now(trainer: Trainer) -> str:

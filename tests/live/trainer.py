@@ -1,6 +1,7 @@
 """A trainer that changes the weights of a real engine while long calls run; the engine's own endpoints, unchanged."""
 
 import itertools
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ LONG: dict[str, Json] = {"sglang": {}, "vllm": {"max_tokens": 1500, **NO_MARKUP}
 # It may hear of one behind the last token of all of them; then the next is waited for.
 MOST_UPDATES = 4
 LEAST_MET = 2
+# The kinds of text in a message, by the names that clients know them by.
+TEXTS = ("reasoning_content", "content")
 
 
 @dataclass(slots=True)
@@ -90,17 +93,15 @@ class Call(threading.Thread):
         assert '{"error"' not in self.answer.text, self.answer.text[-400:]
         return self.answer
 
-    def is_refused(self) -> bool:
-        """Whether the abort fell into a character, of which the engine shows a stand-in: no whole goes on from that.
-
-        The client is told, and the record says so; it is no reply that could be mislabelled.
-        """
-        self.join(PATIENCE_S)
-        if self.answer is None or '"code":"resume_failed"' not in self.answer.text:
-            return False
-        assert "\\ufffd" in self.answer.text, self.answer.text[-400:]
-        assert self.client.call()["failure"]["kind"] == "resume_failed"
-        return True
+    def said(self) -> str:
+        """All the text that its client put together, thought and words."""
+        reply = self.reply()
+        if not self.fields.get("stream"):
+            messages = [reply.json()["choices"][0]["message"]]
+        else:
+            lines = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: {")]
+            messages = [choice["delta"] for line in lines for choice in json.loads(line)["choices"]]
+        return "".join(text for name in TEXTS for one in messages if (text := one.get(name)))
 
     def record(self) -> Json:
         """What is on record of it at its end."""
@@ -125,7 +126,7 @@ def update_under_calls(trainer: Trainer, mode: str, is_met: Callable[[Json], boo
         old = str(trainer.call().record()["segments"][0]["weight_version"]), trainer.now
         calls = long_calls(trainer, stream=stream)
         new = trainer.update(mode), trainer.now
-        records = [call.record() for call in calls if not call.is_refused()]
+        records = [call.record() for call in calls]
         met = [record for record in records if is_met(record)]
         if len(met) >= LEAST_MET:
             return Met(met, old, new)

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.sim import Fault, SimEngine
+from proxy.sim import Fault, Say, SimEngine, ToolSay
 from proxy.sim.engine import Recurring
 from proxy.sim.faults import NUMBERED, PLAIN, TIMED, read_fault
 from proxy.sim.scenario import load_scenario
@@ -146,6 +146,53 @@ def test_half_a_character_in_a_prompt_is_answered(start: Start) -> None:
     answer = CLIENT.post(f"{start('sglang').url}/v1/chat/completions", content=body, headers=headers)
 
     assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(("kind", "told"), [("sglang", ["n", "é", "\ufffd"]), ("vllm", ["n", "é"])])
+def test_only_sglang_tells_of_half_a_character_where_it_is_aborted(kind: Any, told: list[str], start: Start) -> None:
+    """In the whole reply, and in an event of its own before the stream's end."""
+    engine = start(kind)
+    engine.script(*[Fault.abort(5, Say("né😀"))] * 2)
+    fields: Json = {"chat_template_kwargs": {"enable_thinking": False}}
+    whole = message(engine, **fields)["content"]
+
+    assert texts_of(streamed(engine, **fields)) == told
+    assert whole == "".join(told)
+
+
+def test_sglang_closes_the_arguments_of_a_call_that_it_aborts(start: Start) -> None:
+    """Also those of a list in a list, and of a text with quotes."""
+    engine, say = start("sglang"), Say(calls=(ToolSay("calc", '{"a": [{"b": "\\"😀"}]}'),))
+    engine.script(Fault.abort(len(say.ids(thinking=False)) - 10, say))
+    choices = streamed(engine, tools=[TOOL], chat_template_kwargs={"enable_thinking": False})
+    calls = [call for choice in choices for call in choice["delta"].get("tool_calls") or ()]
+
+    assert "".join(call["function"].get("arguments") or "" for call in calls) == '{"a": [{"b": "\\"\ufffd"}]}'
+    assert calls[-1]["function"]["arguments"] == '\ufffd"}]}'
+
+
+def streamed(engine: SimEngine, **body: Any) -> list[Json]:
+    """The choices of a stream's events."""
+    lines = post(engine, stream=True, **body).text.splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    return [choice for event in events for choice in event["choices"]]
+
+
+def texts_of(choices: list[Json]) -> list[str]:
+    """The pieces in which the words came."""
+    return [choice["delta"]["content"] for choice in choices if choice["delta"].get("content")]
+
+
+@KINDS
+def test_bytes_that_are_no_character_are_told_with_what_follows(kind: Any, start: Start) -> None:
+    """As U+FFFD, one for each that can be none; at the end vLLM leaves them out."""
+    engine, fields = start(kind), {"chat_template_kwargs": {"enable_thinking": False}}
+    engine.script(*[Say("a\udcff\udcc3b\udcff")] * 2)
+    whole = message(engine, **fields)["content"]
+    texts = texts_of(streamed(engine, **fields))
+
+    assert texts == ["a", "\ufffd\ufffdb", *(["\ufffd"] if kind == "sglang" else [])]
+    assert whole == "".join(texts)
 
 
 def test_only_the_newest_requests_are_kept_where_that_is_wished(start: Start) -> None:

@@ -41,6 +41,8 @@ async def parse_function_call(request: Request) -> Response:
             call = json.loads(written)
         except ValueError:
             continue
-        calls.append({"tool_index": 0, "name": call["name"], "parameters": json.dumps(call["arguments"])})
+        calls.append(
+            {"tool_index": 0, "name": call["name"], "parameters": json.dumps(call["arguments"], ensure_ascii=False)}
+        )
     said = text[: text.index(CALL_START)].strip() if CALL_START in text else text
     return JSONResponse({"normal_text": said, "calls": calls})

@@ -1,6 +1,6 @@
 """The shapes of SGLang's replies, whole and as events."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from proxy.sim.ask import Ask, Event, Setup, Spans, experts_of, fresh_hex
 from proxy.sim.draw import Completion
@@ -34,6 +34,8 @@ def events(ask: Ask, completions: Sequence[Completion], setup: Setup) -> list[Ev
     for start in range(0, longest, setup.tokens_per_event):
         for teller in tellers:
             events.extend(teller.tell(start, start + setup.tokens_per_event))
+    for teller in tellers:
+        events.extend(teller.flush())
     events.extend(Event(teller.finish(), longest) for teller in tellers)
     if told := _sglext(ask, completions, setup):
         framed = ask.headers.get("x-sglext-ids-framed") == "1"
@@ -161,7 +163,8 @@ class _Teller:
     def __init__(self, ask: Ask, index: int, completion: Completion) -> None:
         self.index = index
         self._ask, self._completion = ask, completion
-        self._texts = printed_pieces(completion, keep_tail=True)
+        self._is_aborted = completion.finish == "abort"
+        self._texts = printed_pieces(completion, keep_tail=not self._is_aborted)
         self._reader = ReplyReader(ask.parsing)
         self._called = False
 
@@ -175,17 +178,26 @@ class _Teller:
         places = range(start, min(stop, len(self._completion.ids)))
         read = [d for p in places for d in self._reader.feed(self._completion.ids[p], self._texts[p])]
         untold = _logprobs(self._ask, self._completion, places) if places else None
-        payloads = []
-        for delta in merged(read):
+        return [Event(payload, places.stop) for payload in self._payloads(read, untold)]
+
+    def flush(self) -> list[Event]:
+        """The event by which an abort tells what was waited with."""
+        if not self._is_aborted:
+            return []
+        whole = "".join(printed_pieces(self._completion, keep_tail=True))
+        tail = whole[len("".join(self._texts)) :]
+        return [Event(payload, len(self._completion.ids)) for payload in self._payloads(self._reader.cut(tail), None)]
+
+    def _payloads(self, read: Iterable[Delta], untold: Json | None) -> Iterator[Json]:
+        for delta in merged(list(read)):
             if delta.kind in ("call", "arguments"):
-                payloads.append(self._call(delta))
+                yield self._call(delta)
                 continue
             name = "content" if delta.kind == "content" else "reasoning_content"
-            payloads.append(_chunk(self._ask, _stream_choice(self.index, {name: delta.text}, untold)))
+            yield _chunk(self._ask, _stream_choice(self.index, {name: delta.text}, untold))
             untold = None
         if untold is not None:
-            payloads.append(_chunk(self._ask, _stream_choice(self.index, {}, untold)))
-        return [Event(payload, places.stop) for payload in payloads]
+            yield _chunk(self._ask, _stream_choice(self.index, {}, untold))
 
     def _call(self, delta: Delta) -> Json:
         """A piece of a tool call; these events come from another encoder and spell every null out."""
