@@ -1,4 +1,4 @@
-"""A reply that is aborted in the middle of a character goes on with the character whole, and nobody sees a stand-in.
+"""A reply that is aborted in the middle of a character goes on with the character whole, and nobody sees a replacement.
 
 Engines wait with the bytes of a character until all have come. SGLang waits no longer where it aborts a reply: it tells
 U+FFFD for what it has, and closes the arguments of half a call. Bytes that are no UTF-8 at all are U+FFFD as well.
@@ -193,7 +193,7 @@ def test_wherever_the_abort_falls_a_completion_is_the_uninterrupted_one(
 def test_wherever_the_abort_falls_streams_of_other_apis_read_the_uninterrupted_reply(
     start: Callable[[Any], Site], ask: Any, say: Say
 ) -> None:
-    """Their events are made of chat's; on SGLang, which tells stand-ins."""
+    """Their events are made of chat's; on SGLang, which tells replacements."""
     check_every_cut(start("sglang"), ask, say, stream=True)
 
 
@@ -248,7 +248,7 @@ def choices_of(answer: httpx.Response, *, stream: bool) -> Iterator[Json]:
 
 @KINDS
 @pytest.mark.parametrize("into", [1, 2, 3])
-def test_a_pause_that_cuts_a_stream_in_mid_character_shows_no_stand_in(
+def test_a_pause_that_cuts_a_stream_in_mid_character_shows_no_replacement(
     start: Callable[[Any], Site], kind: str, into: int
 ) -> None:
     """By the control plane, once the client has what came before; it reads on after the resume."""

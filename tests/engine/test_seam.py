@@ -70,7 +70,7 @@ def let_go(events: list[Json]) -> tuple[list[Json], list[Json]]:
 
 
 @given(st.lists(st.tuples(NAMES, PIECE), max_size=12))
-def test_every_event_is_shown_in_its_order_and_stand_ins_once_more_was_said(pieces: list[tuple[str, str]]) -> None:
+def test_every_event_is_shown_in_its_order_and_replacements_once_more_was_said(pieces: list[tuple[str, str]]) -> None:
     """However a text falls into events; at the end only what an abort may have brought about is kept back."""
     events = [event(name, text) for name, text in pieces]
     shown, kept = let_go(events)

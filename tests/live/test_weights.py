@@ -120,7 +120,7 @@ def test_a_kept_cache_is_named_and_later_calls_do_not_meet_it_on_sglang(trainer:
 
 @pytest.mark.parametrize("trainer", ["sglang", "vllm"], indirect=True)
 @AS_STREAM
-def test_an_abort_in_mid_character_leaves_no_stand_in(trainer: Trainer, tell: Tell, *, stream: bool) -> None:
+def test_an_abort_in_mid_character_leaves_no_replacement(trainer: Trainer, tell: Tell, *, stream: bool) -> None:
     """Every token is half a character. Whatever the cut fell into, a client reads what the engine makes of all ids."""
     found = 0
     for _ in range(MOST_PAUSES):
