@@ -291,7 +291,7 @@ def test_what_was_not_to_be_kept_is_not_found(rollout: RolloutClient) -> None:
 
 
 def test_nothing_is_done_before_it_is_on_record(start: Start) -> None:
-    """A harness that acts on a call can rely on it."""
+    """A harness that acts on a call can rely on it. What ends the arguments is kept back with the end."""
     proxy, engine = start()
     rollout, gate = proxy.rollout(), Gate(proxy)
     engine.script(CALLED)
@@ -299,7 +299,7 @@ def test_nothing_is_done_before_it_is_on_record(start: Start) -> None:
     body = {"input": "hello", "tools": [ADD], "stream": True, **ROOM}
     with rollout.http.stream("POST", "/responses", json=body) as answer:
         lines = answer.iter_lines()
-        while _arguments(seen, place=3) != '{"a": 2}':
+        while _arguments(seen, place=3) != '{"a": 2':
             seen.append(next(lines))
         until(lambda: gate.waiting)
         running = rollout.http.get(f"/responses/{_response_id(seen)}").json()
