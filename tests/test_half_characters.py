@@ -17,6 +17,7 @@ import pytest
 from tests.fakes import FakeEngine, Fault, Say, ToolSay
 from tests.fakes.tokens import CALL_START, decode
 from tests.fakes.tokens import END_OF_TEXT as FIRST_MARKUP
+from tests.patience import until
 from tests.served import RolloutClient, served, settings_for
 
 Json = dict[str, Any]
@@ -254,7 +255,7 @@ def test_a_pause_that_cuts_a_stream_in_mid_character_shows_no_replacement(
     """By the control plane, once the client has what came before; it reads on after the resume."""
     site, say = start(kind), Say("ab😀c")
     after = say.ids(thinking=True).index("😀".encode()[0]) + into
-    site.engine.script(Fault.stall(1 + after, 600, say), say)
+    site.engine.script(Fault.halt(after, say), say)
     text, told = "", 0
     body = {"model": "policy", "messages": [{"role": "user", "content": "go"}], "stream": True, "logprobs": True}
     with site.client.http.stream("POST", "/chat/completions", json=body) as answer:
@@ -265,6 +266,7 @@ def test_a_pause_that_cuts_a_stream_in_mid_character_shows_no_replacement(
                 told += len(entries)
                 if entries and told == after:
                     assert text == "ab"
+                    until(lambda: site.engine.halted == 1)
                     site.order("/pause", mode="abort", lease_s=600)
                     site.order("/resume")
     call = site.client.call()
