@@ -104,6 +104,7 @@ def shows_the_end(line: str) -> bool:
     return any(choice.get("finish_reason") for choice in event.get("choices", ()))
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_a_killed_proxy_loses_no_call_whose_end_was_seen(kind: Any, tmp_path: Path) -> None:
     """Fifty kills for each engine kind at random moments under load; the store is read after each restart."""

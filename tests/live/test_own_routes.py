@@ -15,7 +15,7 @@ from proxy.sim import Say, SimEngine
 from proxy.sim.apis import MESSAGES, Api
 from proxy.sim.sglang import SGLang
 from proxy.sim.vllm import VLLM
-from tests.live.harness import Site
+from tests.live.harness import PATIENCE_S, Site
 
 Json = dict[str, Any]
 
@@ -69,7 +69,7 @@ RESPONSE_BODIES: dict[str, Json] = {
 
 
 def ask(url: str, path: str, body: Json) -> Json:
-    answer = httpx.post(f"{url}/v1/{path}", json=body, timeout=120)
+    answer = httpx.post(f"{url}/v1/{path}", json=body, timeout=PATIENCE_S)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
@@ -109,7 +109,7 @@ def told_in(reply: Json) -> str:
 
 def outline(url: str, path: str, body: Json) -> list[str]:
     """The names of a stream's events, repeated ones once; a ping says nothing."""
-    with httpx.stream("POST", f"{url}/v1/{path}", json={**body, "stream": True}, timeout=120) as answer:
+    with httpx.stream("POST", f"{url}/v1/{path}", json={**body, "stream": True}, timeout=PATIENCE_S) as answer:
         lines = [line.removeprefix("event: ") for line in answer.iter_lines() if line.startswith("event: ")]
     return [name for name, _ in groupby(name for name in lines if name != "ping")]
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import ports
 from tests.live.engines.install import ensure_installed
 from tests.live.engines.models import ensure_model, thinks
 from tests.live.engines.places import KIT, Kind, environment, home, python, venv
@@ -23,6 +24,8 @@ WAIT_S = 600.0
 # The keeper's grace twice over, and what a slow machine adds.
 STOP_S = 120.0
 LOOK_EVERY_S = 0.5
+# A busy one answers later than it usually does, and no later for being asked again.
+ANSWER_S = 30.0
 LOG_TAIL_CHARS = 4000
 
 # Neither of them generates a token, as SGLang's /health would.
@@ -159,7 +162,7 @@ def free_port(wanted: int | None) -> int:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", wanted or 0))
+            probe.bind(("127.0.0.1", wanted or ports.free_port()))
         except OSError as error:
             raise EngineDidNotStart(f"port {wanted}: {error.strerror}") from error
         return probe.getsockname()[1]
@@ -180,7 +183,7 @@ def wait_until_ready(engine: Engine, wait_s: float = WAIT_S) -> None:
 
 def answers(engine: Engine) -> bool:
     """Whether the engine says that it is ready."""
-    connection = http.client.HTTPConnection(engine.url.removeprefix("http://"), timeout=2)
+    connection = http.client.HTTPConnection(engine.url.removeprefix("http://"), timeout=ANSWER_S)
     try:
         connection.request("GET", READY_PATH[engine.kind])
         return connection.getresponse().status == http.HTTPStatus.OK
