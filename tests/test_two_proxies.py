@@ -106,9 +106,13 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServe
 def ask(
     base_url: str, key: str, *messages: Any, headers: dict[str, str] | None = None, **fields: Any
 ) -> httpx.Response:
+    """The answer; while the store is held up, as where a process stands still amid a write, it is asked again."""
     body = {"messages": list(messages), **fields}
     sent = {"authorization": f"Bearer {key}", **(headers or {})}
-    return httpx.post(f"{base_url}/chat/completions", json=body, headers=sent, timeout=PATIENCE_S)
+    while True:
+        answer = httpx.post(f"{base_url}/chat/completions", json=body, headers=sent, timeout=PATIENCE_S)
+        if answer.status_code != 503 or answer.json()["error"]["code"] != "store_unavailable":
+            return answer
 
 
 def user(text: str) -> dict[str, Any]:
