@@ -52,8 +52,8 @@ async def pause(mode: PauseMode, lease_s: float, wiring: Wiring) -> Pause:
     """Hold back calls on every replica, then pause every engine; returns when all of that has happened.
 
     While a pause is in force it renews the lease. Raises BadAsk for a mode that an engine does not know, Conflict
-    where a pause of another mode is in force, EngineFault or EngineNotControllable where an engine did not pause: then
-    none stays paused.
+    where a pause of another mode is in force or this one was resumed before it held, EngineFault or
+    EngineNotControllable where an engine did not pause: then none stays paused.
     """
     engines = engines_of(wiring)
     _check_mode(mode, engines)
@@ -66,17 +66,23 @@ async def pause(mode: PauseMode, lease_s: float, wiring: Wiring) -> Pause:
         await _each(engines, (_order(engine, _controls(engine).pause(mode), wiring, lease_s) for engine in engines))
     except (EngineFault, EngineNotControllable):
         if in_force.pause_id == asked.pause_id:
-            await _give_up(engines, wiring)
+            await _give_up(in_force, engines, wiring)
         raise
     if mode in ENDS_CALLS:
         await wiring.pauses.emptied(SETTLE_S)
+    if _name(await wiring.store.pause()) != in_force.pause_id:
+        await _as_the_store_has_it(engines, wiring)
+        raise Conflict("the engines were resumed before the pause held", code="resumed_meanwhile")
     log.info("engines paused", mode=mode, lease_s=lease_s, engines=[engine.name for engine in engines])
     return in_force
 
 
 async def resume(wiring: Wiring) -> tuple[EngineRef, ...]:
-    """Note what weights the engines have now, resume them, and let calls through. Raises EngineFault; then none go."""
-    engines = engines_of(wiring)
+    """Note what weights the engines have now, resume them, and let calls through. Raises EngineFault; then none go.
+
+    Raises Conflict where somebody paused them meanwhile: then they are paused.
+    """
+    engines, seen = engines_of(wiring), await wiring.store.pause()
     unwell = [engine.ref for engine in wiring.pool.engines if engine.ref and engine.problem is not None]
     await asyncio.gather(
         *(_order(engine, _controls(engine).resume, wiring, None) for engine in unwell), return_exceptions=True
@@ -84,8 +90,10 @@ async def resume(wiring: Wiring) -> tuple[EngineRef, ...]:
     for engine in engines:
         await _settle_weights(engine, wiring)
     await _each(engines, (_order(engine, _controls(engine).resume, wiring, None) for engine in engines))
-    await wiring.store.end_pause(clock.now())
-    await open_door(wiring)
+    if not await wiring.store.end_pause(seen, clock.now()):
+        await _as_the_store_has_it(engines, wiring)
+        raise Conflict("the engines were paused again while they were being resumed", code="paused_meanwhile")
+    await open_door(seen, wiring)
     log.info("engines resumed", engines=[engine.name for engine in engines])
     return engines
 
@@ -127,11 +135,12 @@ async def obey(in_force: Pause, wiring: Wiring) -> None:
     await wiring.store.acknowledge(wiring.owner, in_force.pause_id)
 
 
-async def open_door(wiring: Wiring) -> None:
-    """Let calls through, knowing what was noted meanwhile, also by others."""
+async def open_door(ended: Pause | None, wiring: Wiring) -> None:
+    """Let calls through that a pause held, knowing what was noted meanwhile, also by others."""
     await wiring.weights.load()
-    wiring.weights.kv_now = "unknown"
-    wiring.pauses.end()
+    if _name(wiring.pauses.in_force) == _name(ended):
+        wiring.weights.kv_now = "unknown"
+        wiring.pauses.end()
 
 
 async def watch_pauses(wiring: Wiring) -> None:
@@ -169,7 +178,7 @@ async def _follow(wiring: Wiring, *, anew: bool = False) -> None:
     if in_force is not None and (anew or in_force != held):
         await obey(in_force, wiring)
     elif in_force is None and held is not None and held == wiring.pauses.in_force:
-        await open_door(wiring)
+        await open_door(held, wiring)
 
 
 def engines_of(wiring: Wiring) -> tuple[EngineRef, ...]:
@@ -205,14 +214,34 @@ async def _all_doors_shut(in_force: Pause, wiring: Wiring) -> None:
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-async def _give_up(engines: Sequence[EngineRef], wiring: Wiring) -> None:
+async def _give_up(in_force: Pause, engines: Sequence[EngineRef], wiring: Wiring) -> None:
     """A pause that one engine did not obey is no pause: let the others go on."""
     orders = (_order(engine, _controls(engine).resume, wiring, None) for engine in engines)
     for result in await asyncio.gather(*orders, return_exceptions=True):
         if isinstance(result, ProxyError):
             log.warning("an engine was not resumed", reason=result.message)
-    await wiring.store.end_pause(clock.now())
-    await open_door(wiring)
+    if await wiring.store.end_pause(in_force, clock.now()):
+        await open_door(in_force, wiring)
+    else:
+        await _as_the_store_has_it(engines, wiring)
+
+
+async def _as_the_store_has_it(engines: Sequence[EngineRef], wiring: Wiring) -> None:
+    """Pause or resume engines that two trainers have told different things, until it is what is in force.
+
+    Raises EngineFault or EngineNotControllable.
+    """
+    while True:
+        held = await wiring.store.pause()
+        log.warning("two trainers pause and resume at once", in_force=_name(held))
+        orders = [_controls(one).pause(held.mode) if held else _controls(one).resume for one in engines]
+        await _each(engines, (_order(one, order, wiring, None) for one, order in zip(engines, orders, strict=True)))
+        if _name(await wiring.store.pause()) == _name(held):
+            return
+
+
+def _name(pause: Pause | None) -> str | None:
+    return pause.pause_id if pause else None
 
 
 async def _settle_weights(engine: EngineRef, wiring: Wiring) -> None:

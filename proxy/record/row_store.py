@@ -172,8 +172,8 @@ class RowStore(StoreReading):
     async def begin_pause(self, asked: Pause) -> Pause:
         return await self._writer.write(lambda db: weight_rows.begin_pause(db, asked), durable=True)
 
-    async def end_pause(self, at: float) -> None:
-        await self._writer.write(lambda db: weight_rows.end_pause(db, at), durable=True)
+    async def end_pause(self, seen: Pause | None, at: float) -> bool:
+        return await self._writer.write(lambda db: weight_rows.end_pause(db, seen, at), durable=True)
 
     async def stay_alive(self, owner: str, until: float, now: float) -> None:
         await self._writer.write(lambda db: weight_rows.stay_alive(db, owner, until, now), durable=False)

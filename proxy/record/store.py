@@ -206,8 +206,11 @@ class Store(Protocol):
     async def begin_pause(self, asked: Pause) -> Pause:
         """Put a pause into force, or renew the lease of the one that is. Raises Conflict where modes differ."""
 
-    async def end_pause(self, at: float) -> None:
-        """Take the pause out of force, if there is one."""
+    async def end_pause(self, seen: Pause | None, at: float) -> bool:
+        """Take a pause out of force, as it was seen; whether none is in force then.
+
+        One that somebody asked for meanwhile stays, be it by a longer lease of the same.
+        """
 
     async def stay_alive(self, owner: str, until: float, now: float) -> None:
         """A replica is counted among the live ones: until then pauses wait for its acknowledgement."""

@@ -7,6 +7,7 @@ from proxy.record.delivery_rows import lose_of
 
 _IN_FORCE = "select pause_id, mode, asked_at, lease_until from pauses where ended_at is null"
 _BEGIN = "insert into pauses (pause_id, mode, asked_at, lease_until) values (?, ?, ?, ?)"
+_END = "update pauses set ended_at = ? where ended_at is null and pause_id = ? and lease_until = ?"
 _ALIVE = """
 insert into replicas (owner, alive_until) values (:owner, :until)
 on conflict (owner) do update set alive_until = excluded.alive_until
@@ -41,8 +42,11 @@ def begin_pause(connection: Connection, asked: Pause) -> Pause:
     return Pause(held.pause_id, held.mode, held.asked_at, asked.lease_until)
 
 
-def end_pause(connection: Connection, at: float) -> None:
-    connection.execute("update pauses set ended_at = ? where ended_at is null", (at,))
+def end_pause(connection: Connection, seen: Pause | None, at: float) -> bool:
+    """End a pause as it was seen. False where one is in force all the same: another, or this one with another lease."""
+    if seen is not None:
+        connection.execute(_END, (at, seen.pause_id, seen.lease_until))
+    return read_pause(connection) is None
 
 
 def stay_alive(connection: Connection, owner: str, until: float, now: float) -> None:

@@ -716,10 +716,20 @@ class TestPauses:
         assert await store.pause() is None
         assert await store.begin_pause(self.PAUSE) == self.PAUSE
         assert await store.pause() == self.PAUSE
-        await store.end_pause(LATER)
-        await store.end_pause(LATER)
+        assert await store.end_pause(self.PAUSE, LATER)
+        assert await store.end_pause(self.PAUSE, LATER)
 
         assert await store.pause() is None
+
+    async def test_a_pause_that_was_asked_for_again_is_not_ended_by_who_has_not_seen_it(self, store: Store) -> None:
+        """Two trainers: what one of them resumes is not what the other has paused since."""
+        await store.begin_pause(self.PAUSE)
+        renewed = await store.begin_pause(replace(self.PAUSE, pause_id="pa_2", lease_until=LATER + 1))
+
+        assert not await store.end_pause(self.PAUSE, LATER)
+        assert not await store.end_pause(None, LATER)
+        assert await store.pause() == renewed
+        assert await store.end_pause(renewed, LATER)
 
     async def test_a_second_pause_renews_the_lease_of_the_first(self, store: Store) -> None:
         """One of another mode is refused, and changes nothing."""
