@@ -29,10 +29,13 @@ from tests.harnesses.observe import (
 from tests.harnesses.script import DELEGATE, GREET, TORSO
 from tests.harnesses.stage import HEARTBEAT_S, Stage
 
-PATIENCE_S = 4
-"""How long harnesses wait where they can be told: longer than an engine that is well ever takes on a busy machine."""
-SILENCE_S = 7.0
-"""Outlasts that, and is over before the third try that any of them makes."""
+PATIENCE_S = 12
+"""How long harnesses wait where they can be told: longer than an engine that is well ever takes on a busy machine.
+
+Who leaves just as a reply comes seems to have got it, and asks for another draw.
+"""
+SILENCE_S = 19.0
+"""Outlasts that, and is over in the middle of the second try that any of them makes."""
 
 
 def fault_for(harness: Harness, trouble: Trouble) -> Fault:
