@@ -52,11 +52,12 @@ async def _plain_text(upstream: Upstream, plan: Plan, ids: Sequence[int]) -> str
     Its completions leave out what comes last and is no character, down to the last token that ended in one.
     """
     is_sglang = plan.engine.facts.kind == "sglang"
-    answer = await _ask(upstream, plan, "/detokenize", {"tokens": list(ids), "skip_special_tokens": True})
-    text = _text_of(answer, "text" if is_sglang else "prompt")
-    if is_sglang or text is None or not text.endswith(NO_CHARACTER):
-        return text
-    return await _plain_text(upstream, plan, ids[:-1]) if len(ids) > 1 else ""
+    for end in range(len(ids), 0, -1):
+        answer = await _ask(upstream, plan, "/detokenize", {"tokens": list(ids[:end]), "skip_special_tokens": True})
+        text = _text_of(answer, "text" if is_sglang else "prompt")
+        if is_sglang or text is None or not text.endswith(NO_CHARACTER):
+            return text
+    return ""
 
 
 class _SglangReader:
